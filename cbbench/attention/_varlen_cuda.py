@@ -1,0 +1,77 @@
+"""The CUDA kernels behind `varlen`: flash-attn's varlen call and torch.nn.attention.varlen.
+
+Both read a paged pool in place where its block size suits them (a multiple of 256), and a packed copy otherwise; the
+copy is counted. Letters as in base.py.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from cbbench.attention.base import ForwardPass, LayerCall
+from cbbench.kvcache.base import KVView
+
+PAGE_MULTIPLE = 256  # flash-attn: a paged cache's block must be a multiple of it
+
+
+class _CudaKernel:
+    def __init__(self, forward_pass: ForwardPass, kv: KVView, device: torch.device) -> None:
+        sizes = [row.num_new for row in forward_pass.rows]
+        check_cu_seqlens(cu_seqlens_q := np.cumsum([0, *sizes], dtype=np.int32), forward_pass.num_tokens)
+        self.cu_seqlens_q = torch.from_numpy(cu_seqlens_q).to(device)
+        self.max_q, self.max_k = max(sizes), max(kv.lengths)
+        self.is_paged = kv.block_size % PAGE_MULTIPLE == 0 and kv.slot_table.shape[1] * kv.block_size >= self.max_k
+        if self.is_paged:
+            table = (kv.slot_table // kv.block_size).astype(np.int32)
+            self.block_table: torch.Tensor | None = torch.from_numpy(table).to(device)
+            self.lengths = torch.tensor(kv.lengths, dtype=torch.int32, device=device)
+            self.cu_seqlens_k = torch.zeros_like(self.cu_seqlens_q)
+            self.cu_seqlens_k[1:] = self.lengths.cumsum(0)
+        else:
+            self.block_table = None
+            self.cu_seqlens_k = torch.from_numpy(kv.cu_seqlens).to(device)
+
+    def read(self, layer: int, kv: KVView) -> tuple[torch.Tensor, torch.Tensor]:
+        """A pool of pages [N, B, K, D], or packed [sum of lengths, K, D]."""
+        if not self.is_paged:
+            return kv.packed(layer)
+        keys, values = kv.blocks(layer)
+        pages = (-1, kv.block_size, *keys.shape[1:])
+        return keys.view(pages), values.view(pages)
+
+
+class FlashAttnKernel(_CudaKernel):
+    """flash_attn_varlen_func; causal is aligned to the bottom right since flash-attn 2.1."""
+
+    def attend(self, call: LayerCall, queries_THD: torch.Tensor, kv: KVView) -> torch.Tensor:
+        from flash_attn import flash_attn_varlen_func
+
+        keys, values = self.read(call.layer, kv)
+        out: torch.Tensor = flash_attn_varlen_func(
+            queries_THD.contiguous(), keys, values, self.cu_seqlens_q, self.cu_seqlens_k, self.max_q, self.max_k,
+            softmax_scale=call.scale, causal=True, block_table=self.block_table,
+            window_size=(-1 if call.window is None else call.window - 1, 0),
+        )  # fmt: skip
+        return out
+
+
+class TorchKernel(_CudaKernel):
+    """varlen_attn; one split, so that a sequence's numbers do not depend on its neighbours."""
+
+    def attend(self, call: LayerCall, queries_THD: torch.Tensor, kv: KVView) -> torch.Tensor:
+        from torch.nn.attention.varlen import varlen_attn
+
+        keys, values = self.read(call.layer, kv)
+        out = varlen_attn(
+            queries_THD.contiguous(), keys, values, self.cu_seqlens_q, None if self.is_paged else self.cu_seqlens_k, self.max_q, self.max_k,
+            scale=call.scale, window_size=(-1 if call.window is None else call.window - 1, 0), enable_gqa=queries_THD.shape[1] != keys.shape[-2],
+            seqused_k=self.lengths if self.is_paged else None, block_table=self.block_table, num_splits=1,
+        )  # fmt: skip
+        assert isinstance(out, torch.Tensor)
+        return out
+
+
+def check_cu_seqlens(cu_seqlens: np.ndarray, num_tokens: int) -> None:
+    """A row the borders do not cover would come back with whatever was in memory."""
+    assert cu_seqlens[0] == 0 and cu_seqlens[-1] == num_tokens and (np.diff(cu_seqlens) > 0).all(), f"cu_seqlens {cu_seqlens.tolist()}"

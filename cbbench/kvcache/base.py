@@ -1,0 +1,182 @@
+"""The KV cache contract: who may write where, what that reserves, and the forms in which attention can read it.
+
+Accounting needs no tensors, so a virtual run counts exactly what a real one would. Tensors appear with `allocate`.
+
+Letters: T packed new tokens, S slots (one token each), R rows (sequences) of a pass, L longest key length of a pass,
+M blocks a row, K kv heads, D head dim.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from cbbench.errors import CacheError
+from cbbench.plan import Row
+from cbbench.request import Sequence
+from cbbench.strategy import Options, Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class KVSpec:
+    """The shape of one token's keys and values."""
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    itemsize: int
+
+    @property
+    def bytes_per_token(self) -> int:
+        """layers x 2 x kv_heads x head_dim x bytes. Qwen3-0.6B in bf16: 28 x 2 x 8 x 128 x 2 = 114,688."""
+        return self.num_layers * 2 * self.num_kv_heads * self.head_dim * self.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token slots at one moment; `reserved` and `written` per resident sequence, by its index."""
+
+    reserved: dict[int, int]
+    written: dict[int, int]
+    free_tokens: int
+    external_tokens: int  # free, but in no hole that the next waiting request fits
+
+
+class KVView(ABC):
+    """What one forward pass may do with the cache: write its new tokens, then read each row's keys 0 to `lengths[r]`.
+
+    `ragged` is the one form a cache must give; the other three are copied from it unless the cache knows better.
+    Every byte moved to make a form is added to `cache.copied_bytes`. Memory never written is never read.
+    """
+
+    def __init__(self, cache: KVCache, rows: list[Row]) -> None:
+        self.cache = cache
+        self.rows = rows
+        self.lengths = [row.stop for row in rows]
+
+    @abstractmethod
+    def write(self, layer: int, keys_TKD: torch.Tensor, values_TKD: torch.Tensor) -> None:
+        """Stores the new tokens of all rows, packed in row order; held rows have none."""
+
+    @abstractmethod
+    def ragged(self, layer: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """For each row its keys and values, [length, K, D] each."""
+
+    def padded(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values [R, L, K, D]: position p of a row in column p, finite values behind its length."""
+        pairs = self.ragged(layer)
+        keys, values = (torch.nn.utils.rnn.pad_sequence(list(part), batch_first=True) for part in zip(*pairs, strict=True))
+        self.cache.count_copy(keys.shape[0] * keys.shape[1])
+        return keys, values
+
+    def packed(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of all rows one behind another, [sum of lengths, K, D]; `cu_seqlens` has the borders."""
+        pairs = self.ragged(layer)
+        self.cache.count_copy(sum(self.lengths))
+        keys, values = (torch.cat(part) for part in zip(*pairs, strict=True))
+        return keys, values
+
+    @property
+    def cu_seqlens(self) -> np.ndarray:
+        """Where each row begins in the packed form, [R + 1], int32."""
+        return np.cumsum([0, *self.lengths], dtype=np.int32)
+
+    def blocks(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """A pool of slots [S, K, D] each for keys and values; `slot_table` and `block_size` say whose slot is where."""
+        return self.packed(layer)
+
+    @property
+    def slot_table(self) -> np.ndarray:
+        """[R, M], int64: position p of row r is in slot `slot_table[r, p // block_size] + p % block_size`."""
+        return self.cu_seqlens[:-1, None].astype(np.int64)
+
+    @property
+    def block_size(self) -> int:
+        return max(self.lengths)
+
+
+class KVCache(Strategy, ABC):
+    """Holds up to `budget_tokens` token slots. A sequence is resident from its first `reserve` to its `release`."""
+
+    def __init__(self, spec: KVSpec, budget_tokens: int, longest_tokens: int, options: Options) -> None:
+        """`longest_tokens`: the workload's longest request, for caches that reserve by it."""
+        self.spec = spec
+        self.budget_tokens = budget_tokens
+        self.longest_tokens = longest_tokens
+        self.options = options
+        self.written: dict[int, int] = {}  # sequence index -> positions whose keys and values are stored
+        self.copied_bytes = 0
+        self.peak_extra_bytes = 0  # memory alive for a moment beside what is reserved (growth by copying)
+
+    # Room: counts only.
+
+    @abstractmethod
+    def refusal(self, sequence: Sequence) -> str | None:
+        """Why the cache could never hold this request, with the needed and the available amount; None if it could.
+
+        The one rule of admission: `reserve` of an empty cache succeeds exactly when this is None."""
+
+    @abstractmethod
+    def reserve(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Room for positions 0 to `num_tokens`, or False with nothing changed. Asking again for less is free.
+
+        A sequence becomes resident with the entry that a subclass makes in `self.written`."""
+
+    @abstractmethod
+    def release(self, sequence: Sequence) -> None:
+        """The sequence's memory is free again. Raises CacheError if it has none."""
+
+    @abstractmethod
+    def reserved_tokens(self) -> dict[int, int]:
+        """Token slots reserved for each resident sequence, by its index."""
+
+    @abstractmethod
+    def free_tokens(self) -> int:
+        """Token slots reserved for nobody."""
+
+    def external_tokens(self, head: Sequence) -> int:
+        """Free slots that the next waiting request could use if only they lay together."""
+        return 0
+
+    def usage(self, head: Sequence | None = None) -> Usage:
+        """The state of memory; `head` is the next waiting request, for external fragmentation."""
+        external = self.external_tokens(head) if head else 0
+        return Usage(self.reserved_tokens(), dict(self.written), self.free_tokens(), external)
+
+    def advance(self, row: Row) -> None:
+        """Notes that a row's new positions are stored now: each once a life, all inside the reservation."""
+        if self.written[row.sequence.index] != row.start:
+            raise CacheError(f"sequence {row.sequence.index}: writes at {row.start}, {self.written[row.sequence.index]} stored")
+        self.written[row.sequence.index] = row.stop
+
+    def check(self) -> None:
+        """Raises CacheError when an invariant is broken; subclasses add theirs."""
+        reserved = self.reserved_tokens()
+        if reserved.keys() != self.written.keys():
+            raise CacheError(f"resident {sorted(self.written)} but reserved for {sorted(reserved)}")
+        for index, written in self.written.items():
+            if written > reserved[index]:
+                raise CacheError(f"sequence {index}: {written} positions stored in {reserved[index]} slots")
+        if sum(reserved.values()) + self.free_tokens() != self.capacity_tokens():
+            raise CacheError(f"{sum(reserved.values())} reserved + {self.free_tokens()} free != {self.capacity_tokens()}")
+
+    def capacity_tokens(self) -> int:
+        """Slots that can be reserved at most: the budget less what the strategy's own granularity loses."""
+        return self.budget_tokens
+
+    # Tensors.
+
+    @abstractmethod
+    def allocate(self, dtype: torch.dtype, device: torch.device) -> None:
+        """Makes the tensors. Before it, the cache only counts."""
+
+    @abstractmethod
+    def view(self, rows: list[Row]) -> KVView:
+        """Access for one forward pass over these rows, whose room is already reserved."""
+
+    def count_copy(self, num_tokens: int) -> None:
+        """Adds the bytes of one layer's keys and values of `num_tokens` tokens."""
+        self.copied_bytes += num_tokens * self.spec.bytes_per_token // self.spec.num_layers

@@ -1,0 +1,98 @@
+"""Paged keys and values. See it: `cbbench run workloads/mixed.yaml --kv preallocated,paged`."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from cbbench import strategy
+from cbbench.errors import CacheError
+from cbbench.kvcache._pool import Pool, PoolView
+from cbbench.kvcache.base import KVCache, KVSpec, KVView
+from cbbench.plan import Row
+from cbbench.request import Sequence
+
+
+class Paged(KVCache):
+    """Memory in blocks of `block_size` tokens; a block table a sequence, a free list for the rest.
+
+        pool     | A0 | B0 | A1 | .. | B1 | .. |     a block is taken when the sequence reaches it
+        tables   A: 0 2    B: 1 4
+
+    Source: Kwon et al., vLLM (SOSP 2023), section 4.
+
+    Cost: the unfilled end of each last block; attention must follow a table or gather.
+    Use when: many sequences of unknown length share little memory.
+    """
+
+    class Options(strategy.Options):
+        block_size: int = Field(16, ge=1, description="tokens a block")
+
+    options: Options
+
+    def __init__(self, spec: KVSpec, budget_tokens: int, longest_tokens: int, options: Options) -> None:
+        super().__init__(spec, budget_tokens, longest_tokens, options)
+        self.num_blocks = budget_tokens // options.block_size
+        self.free_blocks = list(range(self.num_blocks))[::-1]  # a stack: the block freed last is still in the CPU's cache
+        self.tables: dict[int, np.ndarray] = {}  # sequence index -> block ids, as many as it may ever need
+        self.num_held: dict[int, int] = {}  # sequence index -> blocks taken, the filled part of its table
+
+    def refusal(self, sequence: Sequence) -> str | None:
+        needed = self.blocks_for(sequence.request.max_kv_tokens)
+        if needed <= self.num_blocks:
+            return None
+        return f"needs {needed} blocks of {self.options.block_size} tokens, the cache has {self.num_blocks}"
+
+    def blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.options.block_size)
+
+    def reserve(self, sequence: Sequence, num_tokens: int) -> bool:
+        held = self.num_held.get(sequence.index, 0)
+        wanted = self.blocks_for(num_tokens)
+        if wanted - held > len(self.free_blocks):
+            return False
+        if sequence.index not in self.tables:
+            self.tables[sequence.index] = np.zeros(self.blocks_for(sequence.request.max_kv_tokens), np.int64)
+            self.written[sequence.index] = 0
+        for position in range(held, wanted):
+            self.tables[sequence.index][position] = self.free_blocks.pop()
+        self.num_held[sequence.index] = max(held, wanted)
+        return True
+
+    def release(self, sequence: Sequence) -> None:
+        if sequence.index not in self.tables:
+            raise CacheError(f"sequence {sequence.index} holds no blocks: freed twice?")
+        table = self.tables.pop(sequence.index)
+        self.free_blocks += table[: self.num_held.pop(sequence.index)][::-1].tolist()
+        del self.written[sequence.index]
+
+    def reserved_tokens(self) -> dict[int, int]:
+        return {index: held * self.options.block_size for index, held in self.num_held.items()}
+
+    def free_tokens(self) -> int:
+        return len(self.free_blocks) * self.options.block_size
+
+    def capacity_tokens(self) -> int:
+        return self.num_blocks * self.options.block_size
+
+    def check(self) -> None:
+        super().check()
+        owned = [int(block) for index, table in self.tables.items() for block in table[: self.num_held[index]]]
+        if sorted(owned + self.free_blocks) != list(range(self.num_blocks)):
+            raise CacheError("a block has two owners, or none and is not free")
+        for index, written in self.written.items():
+            if self.blocks_for(written) > self.num_held[index]:
+                raise CacheError(f"sequence {index}: {written} positions in {self.num_held[index]} blocks")
+
+    def allocate(self, dtype: torch.dtype, device: torch.device) -> None:
+        self.pool = Pool(self.spec, self.capacity_tokens(), dtype, device)
+
+    def view(self, rows: list[Row]) -> KVView:
+        most = max(self.blocks_for(row.stop) for row in rows)
+        slot_table = np.zeros((len(rows), most), np.int64)
+        for table_row, row in zip(slot_table, rows, strict=True):
+            held = min(self.num_held[row.sequence.index], most)
+            table_row[:held] = self.tables[row.sequence.index][:held]
+        slot_table *= self.options.block_size
+        return PoolView(self, self.pool, rows, slot_table, self.options.block_size)

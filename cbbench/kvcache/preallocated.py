@@ -1,0 +1,103 @@
+"""A contiguous region for a whole life. See it: `cbbench run workloads/mixed.yaml --kv preallocated,paged`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from cbbench import strategy
+from cbbench.errors import CacheError
+from cbbench.kvcache._arena import Buddy, FirstFit
+from cbbench.kvcache._pool import Pool, PoolView
+from cbbench.kvcache.base import KVCache, KVSpec, KVView
+from cbbench.plan import Row
+from cbbench.request import Sequence
+
+
+class Preallocated(KVCache):
+    """At admission a sequence takes one contiguous region of an arena, large enough for its whole life.
+
+        arena    | A A A . . . . . | B B . . . . . . |  free  |     . reserved, not yet written
+
+    `reserve` says how large: `max_len` as the workload's longest request, `pow2` the prompt and the next power of two
+    of max_new_tokens, `exact` what was asked for. Source: the Orca (Max), (Pow2) and (Oracle) baselines of Kwon et
+    al., vLLM (SOSP 2023), section 6.1; our `exact` knows max_new_tokens, not when the model will stop.
+
+    Cost: memory held from the first step for tokens that come late or never; holes between regions.
+    Use when: lengths are known and equal, or reads must be views.
+    """
+
+    class Options(strategy.Options):
+        reserve: Literal["max_len", "pow2", "exact"] = Field("max_len", description="how large a region is")
+        max_len: int | None = Field(None, ge=1, description="tokens a region with reserve: max_len; default: the longest request")
+        placement: Literal["first-fit", "buddy"] = Field("first-fit", description="which hole a region takes")
+
+    options: Options
+
+    def __init__(self, spec: KVSpec, budget_tokens: int, longest_tokens: int, options: Options) -> None:
+        super().__init__(spec, budget_tokens, longest_tokens, options)
+        self.arena = {"first-fit": FirstFit, "buddy": Buddy}[options.placement](budget_tokens)
+        self.regions: dict[int, tuple[int, int]] = {}  # sequence index -> start, size
+        self.largest = max((hole for _, hole in self.arena.holes), default=0)
+
+    def region_tokens(self, sequence: Sequence) -> int:
+        """Slots of the region that this sequence takes."""
+        request = sequence.request
+        size = {
+            "max_len": max(self.options.max_len or self.longest_tokens, 1),
+            "pow2": len(request.prompt_ids) + (1 << (request.max_new_tokens - 1).bit_length()),
+            "exact": request.max_kv_tokens,
+        }[self.options.reserve]
+        return self.arena.round_up(size)
+
+    def refusal(self, sequence: Sequence) -> str | None:
+        region, needed = self.region_tokens(sequence), sequence.request.max_kv_tokens
+        if region > self.largest:
+            return f"needs a region of {region} tokens, the arena has {self.largest}"
+        if needed > region:
+            return f"needs {needed} tokens, a region has {region} (max_len)"
+        return None
+
+    def reserve(self, sequence: Sequence, num_tokens: int) -> bool:
+        if sequence.index not in self.regions:
+            size = self.region_tokens(sequence)
+            start = self.arena.place(size)
+            if start is None:
+                return False
+            self.regions[sequence.index] = (start, size)
+            self.written[sequence.index] = 0
+        return num_tokens <= self.regions[sequence.index][1]
+
+    def release(self, sequence: Sequence) -> None:
+        if sequence.index not in self.regions:
+            raise CacheError(f"sequence {sequence.index} holds no region: freed twice?")
+        self.arena.free(*self.regions.pop(sequence.index))
+        del self.written[sequence.index]
+
+    def reserved_tokens(self) -> dict[int, int]:
+        return {index: size for index, (_, size) in self.regions.items()}
+
+    def free_tokens(self) -> int:
+        return sum(hole for _, hole in self.arena.holes)
+
+    def external_tokens(self, head: Sequence) -> int:
+        free, size = self.free_tokens(), self.region_tokens(head)
+        return free if free >= size > max((hole for _, hole in self.arena.holes), default=0) else 0
+
+    def check(self) -> None:
+        super().check()
+        end = 0
+        for start, size in sorted([*self.regions.values(), *self.arena.holes]):
+            if start != end:
+                raise CacheError(f"regions and holes overlap or leave a gap at slot {end}")
+            end = start + size
+
+    def allocate(self, dtype: torch.dtype, device: torch.device) -> None:
+        self.pool = Pool(self.spec, self.budget_tokens, dtype, device)
+
+    def view(self, rows: list[Row]) -> KVView:
+        starts = np.array([[self.regions[row.sequence.index][0]] for row in rows], np.int64)
+        return PoolView(self, self.pool, rows, starts, self.budget_tokens)

@@ -1,0 +1,72 @@
+"""A request is what was asked; a sequence is its life in the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One line of a workload. `arrival_s` counts from the start of the run."""
+
+    id: str
+    prompt_ids: tuple[int, ...]
+    max_new_tokens: int
+    arrival_s: float = 0.0
+    ignore_eos: bool = False
+    output_ids: tuple[int, ...] | None = None  # the recorded reference, plain greedy generation
+    prompt: str | None = None
+    meta: dict[str, Any] | None = None
+
+    @property
+    def max_kv_tokens(self) -> int:
+        """Positions whose keys and values may be needed: the last token is never fed back."""
+        return len(self.prompt_ids) + self.max_new_tokens - 1
+
+
+class State(StrEnum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+    REFUSED = "refused"  # could never run: too long, empty
+    CANCELLED = "cancelled"
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A request on its way. Preemption sets `num_computed` to 0 and the state back to WAITING."""
+
+    request: Request
+    index: int  # order of submission; the age that preemption respects
+    state: State = State.WAITING
+    output_ids: list[int] = field(default_factory=list)
+    num_computed: int = 0  # tokens whose keys and values are in the cache
+    reason: str | None = None  # why it ended: eos, length, or the text of a refusal
+    first_scheduled_s: float | None = None
+    token_times_s: list[float] = field(default_factory=list)  # when each output token was known
+    num_preemptions: int = 0
+    recomputed_tokens: int = 0
+
+    @property
+    def num_prompt(self) -> int:
+        return len(self.request.prompt_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        """All known tokens: prompt and output. `num_tokens - num_computed` of them still need a forward pass."""
+        return len(self.request.prompt_ids) + len(self.output_ids)
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in (State.FINISHED, State.REFUSED, State.CANCELLED)
+
+    def tokens(self, start: int, stop: int) -> tuple[int, ...] | list[int]:
+        """Token ids at positions start to stop, over prompt and output."""
+        num_prompt = len(self.request.prompt_ids)
+        if start >= num_prompt:
+            return self.output_ids[start - num_prompt : stop - num_prompt]
+        if stop <= num_prompt:
+            return self.request.prompt_ids[start:stop]
+        return [*self.request.prompt_ids[start:], *self.output_ids[: stop - num_prompt]]
