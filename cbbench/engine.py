@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from cbbench.clock import Clock
 from cbbench.errors import CacheError, StuckError
@@ -58,6 +59,8 @@ class Engine:
         self.idle_steps = 0  # steps since a sequence last reached a position it had not reached before
         self.high_water: dict[int, int] = {}
         self.mark_s = 0.0  # where the step in progress began
+        self.num_output_tokens = 0
+        self.on_step: Callable[[], None] = lambda: None  # whoever watches
 
     def run(self, requests: list[Request]) -> None:
         """Returns when every request has ended with a reason; see `record`."""
@@ -76,6 +79,7 @@ class Engine:
             self.write_record(plan, result)
             for sequence in ended:
                 self.scheduler.finish(sequence, self.room)
+            self.on_step()
             if self.checks:
                 self.check()
         if self.cache.written:
@@ -144,6 +148,7 @@ class Engine:
                 progress = True
         self.guard(progress)
         ended = []
+        self.num_output_tokens += len(result.tokens)
         for sequence, token in result.tokens:
             sequence.output_ids.append(token)
             sequence.token_times_s.append(now_s)
@@ -193,5 +198,7 @@ class Engine:
             raise CacheError(f"queues hold {sorted(queued)}, unfinished are {sorted(expected)}")
 
     def dump(self) -> str:
-        lines = [f"  {s.index} {s.request.id}: {s.state}, {s.num_computed} of {s.num_tokens} computed" for s in self.sequences if not s.is_over]
+        lines = [
+            f"  {s.index} {s.request.id}: {s.state}, {s.num_computed} of {s.num_tokens} computed" for s in self.sequences if not s.is_over
+        ]
         return "\n".join([f"  free {self.cache.free_tokens()} tokens", *lines[:20]])

@@ -69,7 +69,7 @@ class VirtualExecutor:
     """No tensors: a step costs `step_s` and `position_s` for each position computed, the tokens are the recorded ones
     (0 where none are), and the end comes where the recording ended."""
 
-    max_positions = None
+    max_positions: int | None = None
 
     def __init__(self, attention: Attention, step_s: float, position_s: float) -> None:
         self.attention = attention

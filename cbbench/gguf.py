@@ -6,9 +6,12 @@ renamed into it, so a half-written one is never used.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import os
 import shutil
+import sys
 import tempfile
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -60,8 +63,17 @@ def converted(gguf: Path) -> Path:
 
 
 def _convert(gguf: Path, place: Path) -> None:
+    """A model loaded from GGUF is marked as quantised and refuses to be saved, so its weights move to a plain one."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    print(f"cbbench: converting {gguf.name} to float32 safetensors, once, about half a minute", file=sys.stderr)
     where = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
-    AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32).save_pretrained(place)
-    AutoTokenizer.from_pretrained(**where).save_pretrained(place)
+    with contextlib.redirect_stderr(io.StringIO()):  # its progress bars
+        loaded = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(**where)
+    del loaded.config.quantization_config
+    plain = AutoModelForCausalLM.from_config(loaded.config, dtype=torch.float32)
+    plain.load_state_dict(loaded.state_dict())
+    plain.generation_config = loaded.generation_config
+    plain.save_pretrained(place)
+    tokenizer.save_pretrained(place)

@@ -43,15 +43,22 @@ class Model:
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.hf.dtype
+        dtype: torch.dtype = self.hf.dtype
+        return dtype
 
     @property
     def device(self) -> torch.device:
-        return self.hf.device
+        device: torch.device = self.hf.device
+        return device
 
     @property
     def max_positions(self) -> int | None:
         return getattr(self.hf.config, "max_position_embeddings", None)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text as it stands, special tokens in it read as such."""
+        assert self.tokenizer is not None
+        return list(self.tokenizer(text).input_ids)
 
     def serving(self) -> AbstractContextManager[None]:
         """Inside, the layers call our attention; `forward` needs it."""
@@ -69,10 +76,10 @@ class Model:
         else:
             ids = np.zeros((len(rows), forward_pass.width), np.int64)  # any valid id pads: it is never attended to
             positions = np.zeros_like(ids)
-            for index, row in enumerate(rows):
+            for line, row in enumerate(rows):
                 if row.num_new:
-                    ids[index, -row.num_new :] = row.sequence.tokens(row.start, row.stop)
-                    positions[index, -row.num_new :] = np.arange(row.start, row.stop)
+                    ids[line, -row.num_new :] = row.sequence.tokens(row.start, row.stop)
+                    positions[line, -row.num_new :] = np.arange(row.start, row.stop)
             keep = np.array([forward_pass.width - 1])
         index = forward_pass.token_index
         step = seam.Step(forward_pass, kv, attention, None if index is None else torch.from_numpy(index).to(self.device))
@@ -151,7 +158,7 @@ def _random(source: str, dtype: torch.dtype, base_dir: Path) -> PreTrainedModel:
         raise UserError(f"{path}: not a model configuration: {_first_line(error)}") from error
     with torch.random.fork_rng():
         torch.manual_seed(int(seed or 0))
-        return AutoModelForCausalLM.from_config(config, dtype=dtype)  # type: ignore[no-any-return]
+        return AutoModelForCausalLM.from_config(config, dtype=dtype)
 
 
 SHAPING = (

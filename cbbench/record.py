@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cbbench.attention.base import ForwardPass
-from cbbench.kvcache.base import Usage
 from cbbench.plan import Plan
 from cbbench.request import Sequence
+
+if TYPE_CHECKING:
+    from cbbench.attention.base import ForwardPass
+    from cbbench.kvcache.base import Usage
 
 
 @dataclass(slots=True)
@@ -96,10 +98,7 @@ class Slots:
 
 def describe_pass(forward_pass: ForwardPass) -> list[Any]:
     """A pass as it stands in a step record."""
-    if forward_pass.is_decode:
-        kind = "decode"
-    else:
-        kind = "mixed" if any(row.is_decode for row in forward_pass.rows) else "prefill"
+    kind = forward_pass.kind
     positions = forward_pass.num_positions
     keys, masked = (forward_pass.keys_attended, forward_pass.keys_masked) if kind == "decode" else (0, 0)
     return [kind, positions, positions - forward_pass.num_tokens, keys, masked]

@@ -65,7 +65,9 @@ class Step:
     token_index: torch.Tensor | None  # the real tokens of a rectangle with padding
     calls: int = 0
 
-    def attend(self, call: LayerCall, queries_BWHD: torch.Tensor, keys_BWKD: torch.Tensor, values_BWKD: torch.Tensor, _: str | None) -> torch.Tensor:
+    def attend(
+        self, call: LayerCall, queries_BWHD: torch.Tensor, keys_BWKD: torch.Tensor, values_BWKD: torch.Tensor, _: str | None
+    ) -> torch.Tensor:
         self.calls += 1
         self.kv.write(call.layer, self._tokens(keys_BWKD), self._tokens(values_BWKD))
         return self.attention.attend(call, queries_BWHD, self.forward_pass, self.kv)
@@ -84,7 +86,9 @@ class Probe:
     shapes: set[tuple[int, int, int]] = field(default_factory=set)  # kv heads, key dim, value dim
     unserved: set[str] = field(default_factory=set)
 
-    def attend(self, call: LayerCall, queries_BWHD: torch.Tensor, keys_BWKD: torch.Tensor, values_BWKD: torch.Tensor, unserved: str | None) -> torch.Tensor:
+    def attend(
+        self, call: LayerCall, queries_BWHD: torch.Tensor, keys_BWKD: torch.Tensor, values_BWKD: torch.Tensor, unserved: str | None
+    ) -> torch.Tensor:
         self.layers.append(call.layer)
         self.shapes.add((keys_BWKD.shape[2], keys_BWKD.shape[3], values_BWKD.shape[3]))
         if unserved:
@@ -106,7 +110,7 @@ def probe(hf: PreTrainedModel) -> KVSpec:
     except (TypeError, ValueError) as error:
         raise UserError(f"{name} cannot be served: it does not take our attention ({error})") from error
     if sorted(seen.layers) != list(range(num_layers)):
-        raise UserError(f"{name} cannot be served: {len(seen.layers)} of its {num_layers} layers call a replaceable attention (recurrent or fixed layers)")
+        raise UserError(f"{name} cannot be served: {len(seen.layers)} of its {num_layers} layers call a replaceable attention")
     if seen.unserved:
         raise UserError(f"{name} cannot be served: its layers ask for {', '.join(sorted(seen.unserved))}, which would be ignored")
     if len(seen.shapes) > 1 or any(keys != values for _, keys, values in seen.shapes):

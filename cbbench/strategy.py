@@ -11,7 +11,7 @@ from typing import ClassVar
 from pydantic import BaseModel, ConfigDict
 
 
-class Options(BaseModel):
+class StrictOptions(BaseModel):
     """Options of a strategy. Strict: `true` is no integer, "16" is no integer, an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -20,7 +20,7 @@ class Options(BaseModel):
 class Strategy:
     """Base of the three strategy kinds. A strategy nests its own `Options` where it has any."""
 
-    Options: ClassVar[type[Options]] = Options
+    Options: ClassVar[type[StrictOptions]] = StrictOptions
 
     @classmethod
     def name(cls) -> str:
@@ -28,6 +28,6 @@ class Strategy:
         return cls.__module__.rpartition(".")[2]
 
     @classmethod
-    def cannot_run(cls, device: str, dtype: str, options: Options) -> str | None:
+    def cannot_run(cls, device: str, dtype: str, options: StrictOptions) -> str | None:
         """Why this strategy cannot run on a device type and dtype; None where it can."""
         return None

@@ -8,10 +8,13 @@ from __future__ import annotations
 import json
 import random
 import tempfile
+from collections.abc import Collection
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from cbbench import plugins
@@ -24,7 +27,7 @@ from cbbench.reference import greedy
 from cbbench.request import Request, State
 
 # Large initial weights make the logits differ clearly, so that equal tokens mean something.
-COMMON = dict(vocab_size=300, num_hidden_layers=2, initializer_range=0.4, eos_token_id=2, bos_token_id=1, pad_token_id=0)
+COMMON = {"vocab_size": 300, "num_hidden_layers": 2, "initializer_range": 0.4, "eos_token_id": 2, "bos_token_id": 1, "pad_token_id": 0}
 LLAMA_LIKE = dict(COMMON, hidden_size=64, intermediate_size=96, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=640)
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": dict(LLAMA_LIKE, model_type="llama"),
@@ -36,17 +39,26 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 
+SCHEDULERS, ATTENTIONS, CACHES = (plugins.names(kind) for kind in ("scheduler", "attn", "kv"))
+ALL = [(s, a, k) for s in SCHEDULERS for a in ATTENTIONS for k in CACHES]
+every_pairing = pytest.mark.parametrize(("scheduler", "attn", "kv"), ALL)
+
+
 @cache
-def _tiny(text: str) -> Model:
+def _tiny(text: str, dtype: str, device: str) -> Model:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.json"
         path.write_text(text)
-        return load(f"random:{path}")
+        return load(f"random:{path}", dtype, device)
 
 
 def tiny(architecture: str = "llama", **changes: Any) -> Model:
     """A random model of a few thousand weights; the same object for the same arguments."""
-    return _tiny(json.dumps(CONFIGS[architecture] | changes, sort_keys=True))
+    return tiny_as("float32", "cpu", architecture, **changes)
+
+
+def tiny_as(dtype: str, device: str, architecture: str = "llama", **changes: Any) -> Model:
+    return _tiny(json.dumps(CONFIGS[architecture] | changes, sort_keys=True), dtype, device)
 
 
 def requests(model: Model, spec: str, seed: int = 0, ignore_eos: bool = False) -> list[Request]:
@@ -61,9 +73,15 @@ def requests(model: Model, spec: str, seed: int = 0, ignore_eos: bool = False) -
     return made
 
 
+REFERENCES: dict[Any, tuple[int, ...]] = {}  # each is generated once a test run
+
+
 def with_reference(model: Model, request: Request) -> Request:
-    expected = tuple(greedy(model, list(request.prompt_ids), request.max_new_tokens, request.ignore_eos)) if request.prompt_ids else ()
-    return Request(request.id, request.prompt_ids, request.max_new_tokens, request.arrival_s, request.ignore_eos, expected)
+    asked = (list(request.prompt_ids), request.max_new_tokens, request.ignore_eos)
+    key = str((model.digest, model.device, sorted(model.eos_ids), *asked))
+    if key not in REFERENCES:
+        REFERENCES[key] = tuple(greedy(model, *asked)) if request.prompt_ids else ()
+    return replace(request, output_ids=REFERENCES[key])
 
 
 def default_budget(requests: list[Request], max_num_seqs: int) -> int:
@@ -135,7 +153,14 @@ def run_virtual(
 
 
 def _strategies(
-    spec: KVSpec, requests: list[Request], scheduler: str, attn: str, kv: str, max_num_seqs: int, budget: int | None, options: dict[str, Any]
+    spec: KVSpec,
+    requests: list[Request],
+    scheduler: str,
+    attn: str,
+    kv: str,
+    max_num_seqs: int,
+    budget: int | None,
+    options: dict[str, Any],
 ) -> dict[str, Any]:
     classes = {kind: plugins.find(kind, name) for kind, name in {"scheduler": scheduler, "attn": attn, "kv": kv}.items()}
     chosen = {}
@@ -151,10 +176,16 @@ def _strategies(
     }
 
 
-def assert_exact(engine: Engine) -> None:
-    """Every request that ran has the reference's tokens and ended with a reason, and the pool is completely free."""
+def assert_exact(engine: Engine, refused: Collection[str] = (), cancelled: Collection[str] = ()) -> None:
+    """Every request that ran has the reference's tokens and ended with a reason, and the pool is completely free.
+    Those named `refused` and `cancelled`, and no others, are that; a cancelled one keeps the tokens it had."""
+    assert {s.request.id for s in engine.sequences if s.state is State.REFUSED} == set(refused)
     for sequence in engine.sequences:
         if sequence.state is State.REFUSED:
+            continue
+        if sequence.request.id in cancelled:
+            assert sequence.state is State.CANCELLED and sequence.request.output_ids is not None
+            assert tuple(sequence.output_ids) == sequence.request.output_ids[: len(sequence.output_ids)]
             continue
         assert sequence.state is State.FINISHED and sequence.reason in ("eos", "length"), sequence
         assert tuple(sequence.output_ids) == sequence.request.output_ids, sequence.request.id

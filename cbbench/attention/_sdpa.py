@@ -6,7 +6,9 @@ import torch
 import torch.nn.functional as F
 
 
-def attend_one(queries_THD: torch.Tensor, keys_LKD: torch.Tensor, values_LKD: torch.Tensor, scale: float, window: int | None) -> torch.Tensor:
+def attend_one(
+    queries_THD: torch.Tensor, keys_LKD: torch.Tensor, values_LKD: torch.Tensor, scale: float, window: int | None
+) -> torch.Tensor:
     """The last T of L positions attend causally over all L, [T, H, D].
 
     `is_causal` is aligned to the top left in SDPA, so it is used only where T == L; a chunk over a longer cache
@@ -15,7 +17,7 @@ def attend_one(queries_THD: torch.Tensor, keys_LKD: torch.Tensor, values_LKD: to
     (num_new, num_heads, _), num_keys = queries_THD.shape, len(keys_LKD)
     queries, keys, values = (x.transpose(0, 1)[None] for x in (queries_THD, keys_LKD, values_LKD))
     mask = None
-    if window is not None and window < num_keys or 1 < num_new < num_keys:
+    if (window is not None and window < num_keys) or 1 < num_new < num_keys:
         mask = visible(torch.arange(num_keys - num_new, num_keys, device=keys.device), num_keys, window)
     causal = mask is None and num_new > 1
     grouped = num_heads != keys.shape[1]

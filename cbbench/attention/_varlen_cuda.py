@@ -64,9 +64,10 @@ class TorchKernel(_CudaKernel):
 
         keys, values = self.read(call.layer, kv)
         out = varlen_attn(
-            queries_THD.contiguous(), keys, values, self.cu_seqlens_q, None if self.is_paged else self.cu_seqlens_k, self.max_q, self.max_k,
-            scale=call.scale, window_size=(-1 if call.window is None else call.window - 1, 0), enable_gqa=queries_THD.shape[1] != keys.shape[-2],
-            seqused_k=self.lengths if self.is_paged else None, block_table=self.block_table, num_splits=1,
+            queries_THD.contiguous(), keys, values, self.cu_seqlens_q, None if self.is_paged else self.cu_seqlens_k,
+            self.max_q, self.max_k, scale=call.scale, window_size=(-1 if call.window is None else call.window - 1, 0),
+            enable_gqa=queries_THD.shape[1] != keys.shape[-2], seqused_k=self.lengths if self.is_paged else None,
+            block_table=self.block_table, num_splits=1,
         )  # fmt: skip
         assert isinstance(out, torch.Tensor)
         return out

@@ -19,7 +19,7 @@ import torch
 
 from cbbench.kvcache.base import KVView
 from cbbench.plan import Plan, Row
-from cbbench.strategy import Options, Strategy
+from cbbench.strategy import Strategy, StrictOptions
 
 
 @dataclass(slots=True)
@@ -55,8 +55,10 @@ class ForwardPass:
         return self.num_tokens if self.width is None else len(self.rows) * self.width
 
     @property
-    def is_decode(self) -> bool:
-        return all(row.is_decode or row.is_held for row in self.rows)
+    def kind(self) -> str:
+        """`prefill`, `decode`, or `mixed` where one pass has both; a held row counts as neither."""
+        kinds = {"decode" if row.is_decode else "prefill" for row in self.rows if not row.is_held}
+        return kinds.pop() if len(kinds) == 1 else "mixed"
 
     @property
     def keys_attended(self) -> int:
@@ -87,7 +89,7 @@ def packed_pass(rows: list[Row]) -> ForwardPass:
 class Attention(Strategy, ABC):
     """Lays a plan out in forward passes and attends in each layer of each pass. Stateless between passes."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: StrictOptions) -> None:
         self.options = options
 
     @abstractmethod

@@ -44,6 +44,7 @@ class Padded(Attention):
 
     def prepare(self, forward_pass: ForwardPass, kv: KVView, device: torch.device) -> None:
         rows, width = forward_pass.rows, forward_pass.width
+        assert width is not None
         starts = torch.tensor([row.stop for row in rows], device=device)[:, None]
         positions = starts + torch.arange(-width, 0, device=device)
         new = torch.tensor([row.num_new for row in rows], device=device)[:, None]
@@ -53,7 +54,7 @@ class Padded(Attention):
     def attend(self, call: LayerCall, queries_BWHD: torch.Tensor, forward_pass: ForwardPass, kv: KVView) -> torch.Tensor:
         masks: Masks = forward_pass.state
         keys, values = (x.transpose(1, 2) for x in kv.padded(call.layer))
-        num_rows, width, num_heads, dim = queries_BWHD.shape
+        num_rows, width, num_heads = queries_BWHD.shape[:3]
         num_kv_heads, longest = keys.shape[1:3]
         group = num_heads // num_kv_heads
         # The query heads of a group become more queries of their one kv head: no copy of keys, any width.
@@ -63,7 +64,7 @@ class Padded(Attention):
             masks.by_window[call.window] = mask[:, None].repeat(1, group, 1, 1).view(num_rows, 1, group * width, longest)
         mask = masks.by_window[call.window]
         out = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=call.scale)
-        out = out.unflatten(2, (group, width)).permute(0, 3, 1, 2, 4).reshape(num_rows, width, num_heads, dim)
+        out_BWHD: torch.Tensor = out.unflatten(2, (group, width)).permute(0, 3, 1, 2, 4).reshape(queries_BWHD.shape)
         if masks.is_padding_RW is not None:
-            out.masked_fill_(masks.is_padding_RW[..., None, None], 0)
-        return out
+            out_BWHD.masked_fill_(masks.is_padding_RW[..., None, None], 0)
+        return out_BWHD

@@ -8,10 +8,10 @@ from typing import Any, Literal
 import torch
 from pydantic import Field
 
-from cbbench import strategy
 from cbbench.attention.base import Attention, ForwardPass, LayerCall, packed_pass
 from cbbench.kvcache.base import KVView
 from cbbench.plan import Plan
+from cbbench.strategy import StrictOptions
 
 
 class Varlen(Attention):
@@ -25,13 +25,16 @@ class Varlen(Attention):
     Use when: lengths differ, which is always.
     """
 
-    class Options(strategy.Options):
-        backend: Literal["auto", "cpu", "flash-attn", "torch"] = Field("auto", description="the kernel; auto takes the best that is installed")
+    class Options(StrictOptions):
+        backend: Literal["auto", "cpu", "flash-attn", "torch"] = Field(
+            "auto", description="the kernel; auto takes the best that is installed"
+        )
 
     options: Options
 
     @classmethod
-    def cannot_run(cls, device: str, dtype: str, options: Options) -> str | None:  # type: ignore[override]
+    def cannot_run(cls, device: str, dtype: str, options: StrictOptions) -> str | None:
+        assert isinstance(options, cls.Options)
         backend = _choose(options.backend, device)
         if backend is None:
             return f"varlen has no kernel on {device}: it has one for cpu and two for cuda; serial runs anywhere"

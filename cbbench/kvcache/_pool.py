@@ -84,7 +84,8 @@ class PoolView(KVView):
         return self._to_device(self._slots(owners, positions).reshape(-1))
 
     def _slots(self, owners: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        return self.slot_table[owners, positions // self.block_size] + positions % self.block_size
+        slots: np.ndarray = self.slot_table[owners, positions // self.block_size] + positions % self.block_size
+        return slots
 
     def _to_device(self, slots: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(slots).to(self.pool.keys.device)

@@ -17,7 +17,7 @@ import torch
 from cbbench.errors import CacheError
 from cbbench.plan import Row
 from cbbench.request import Sequence
-from cbbench.strategy import Options, Strategy
+from cbbench.strategy import Strategy, StrictOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class KVView(ABC):
 class KVCache(Strategy, ABC):
     """Holds up to `budget_tokens` token slots. A sequence is resident from its first `reserve` to its `release`."""
 
-    def __init__(self, spec: KVSpec, budget_tokens: int, longest_tokens: int, options: Options) -> None:
+    def __init__(self, spec: KVSpec, budget_tokens: int, longest_tokens: int, options: StrictOptions) -> None:
         """`longest_tokens`: the workload's longest request, for caches that reserve by it."""
         self.spec = spec
         self.budget_tokens = budget_tokens

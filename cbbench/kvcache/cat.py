@@ -8,7 +8,7 @@ from cbbench.errors import CacheError
 from cbbench.kvcache.base import KVCache, KVSpec, KVView
 from cbbench.plan import Row
 from cbbench.request import Sequence
-from cbbench.strategy import Options
+from cbbench.strategy import StrictOptions
 
 
 class Cat(KVCache):
@@ -21,7 +21,7 @@ class Cat(KVCache):
     Use when: you need the baseline that most tutorials start from.
     """
 
-    def __init__(self, spec: KVSpec, budget_tokens: int, longest_tokens: int, options: Options) -> None:
+    def __init__(self, spec: KVSpec, budget_tokens: int, longest_tokens: int, options: StrictOptions) -> None:
         super().__init__(spec, budget_tokens, longest_tokens, options)
         self.reserved: dict[int, int] = {}  # sequence index -> tokens
         self.free = budget_tokens

@@ -6,12 +6,12 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from cbbench import strategy
 from cbbench.errors import CacheError
 from cbbench.kvcache._pool import Pool, PoolView
 from cbbench.kvcache.base import KVCache, KVSpec, KVView
 from cbbench.plan import Row
 from cbbench.request import Sequence
+from cbbench.strategy import StrictOptions
 
 
 class Paged(KVCache):
@@ -26,7 +26,7 @@ class Paged(KVCache):
     Use when: many sequences of unknown length share little memory.
     """
 
-    class Options(strategy.Options):
+    class Options(StrictOptions):
         block_size: int = Field(16, ge=1, description="tokens a block")
 
     options: Options

@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from cbbench import strategy
 from cbbench.errors import CacheError
 from cbbench.kvcache._arena import Buddy, FirstFit
 from cbbench.kvcache._pool import Pool, PoolView
 from cbbench.kvcache.base import KVCache, KVSpec, KVView
 from cbbench.plan import Row
 from cbbench.request import Sequence
+from cbbench.strategy import StrictOptions
 
 
 class Preallocated(KVCache):
@@ -30,7 +30,7 @@ class Preallocated(KVCache):
     Use when: lengths are known and equal, or reads must be views.
     """
 
-    class Options(strategy.Options):
+    class Options(StrictOptions):
         reserve: Literal["max_len", "pow2", "exact"] = Field("max_len", description="how large a region is")
         max_len: int | None = Field(None, ge=1, description="tokens a region with reserve: max_len; default: the longest request")
         placement: Literal["first-fit", "buddy"] = Field("first-fit", description="which hole a region takes")
@@ -39,7 +39,7 @@ class Preallocated(KVCache):
 
     def __init__(self, spec: KVSpec, budget_tokens: int, longest_tokens: int, options: Options) -> None:
         super().__init__(spec, budget_tokens, longest_tokens, options)
-        self.arena = {"first-fit": FirstFit, "buddy": Buddy}[options.placement](budget_tokens)
+        self.arena: FirstFit | Buddy = Buddy(budget_tokens) if options.placement == "buddy" else FirstFit(budget_tokens)
         self.regions: dict[int, tuple[int, int]] = {}  # sequence index -> start, size
         self.largest = max((hole for _, hole in self.arena.holes), default=0)
 

@@ -7,7 +7,7 @@ from collections import deque
 
 from cbbench.plan import Plan, Room, Row
 from cbbench.request import Sequence
-from cbbench.strategy import Options, Strategy
+from cbbench.strategy import Strategy, StrictOptions
 
 
 class Scheduler(Strategy, ABC):
@@ -16,7 +16,7 @@ class Scheduler(Strategy, ABC):
     A subclass writes `plan`. Room reserved during a plan is real at once, so a plan can always be carried out.
     """
 
-    def __init__(self, max_num_seqs: int, options: Options) -> None:
+    def __init__(self, max_num_seqs: int, options: StrictOptions) -> None:
         self.max_num_seqs = max_num_seqs
         self.options = options
         self.waiting: deque[Sequence] = deque()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from cbbench import strategy
-from cbbench.plan import Plan, Room, Row
+from cbbench.plan import Plan, Room
 from cbbench.schedulers.base import Scheduler
+from cbbench.strategy import StrictOptions
 
 
 class Chunked(Scheduler):
@@ -21,7 +21,7 @@ class Chunked(Scheduler):
     Use when: prompts are long, arrive while others decode, and the gap between tokens matters.
     """
 
-    class Options(strategy.Options):
+    class Options(StrictOptions):
         max_num_batched_tokens: int = Field(256, ge=1, description="new tokens a step, decodes and chunks together")
 
     options: Options

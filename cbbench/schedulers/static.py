@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from cbbench import strategy
 from cbbench.plan import Plan, Room
 from cbbench.request import Sequence
 from cbbench.schedulers.base import Scheduler
+from cbbench.strategy import StrictOptions
 
 
 class Static(Scheduler):
@@ -21,7 +21,7 @@ class Static(Scheduler):
     Use when: you need the baseline, or all outputs have one length.
     """
 
-    class Options(strategy.Options):
+    class Options(StrictOptions):
         max_wait_s: float = Field(0.0, ge=0, description="how long an incomplete batch waits for more requests")
 
     options: Options
@@ -46,10 +46,11 @@ class Static(Scheduler):
 
     def give_way(self, room: Room) -> None:
         held = [sequence for sequence in self.running if sequence.is_over]
-        if not held:
-            return super().give_way(room)
-        self.running.remove(held[-1])
-        room.release(held[-1])
+        if held:
+            self.running.remove(held[-1])
+            room.release(held[-1])
+        else:
+            super().give_way(room)
 
     def finish(self, sequence: Sequence, room: Room) -> None:
         if all(s.is_over for s in self.running):

@@ -1,0 +1,180 @@
+"""The command line. Data goes to stdout, everything else to stderr; heavy imports wait until a command needs them.
+
+Exit codes: 0 fine, 2 bad usage or input and nothing was run, 3 ran but incomplete, 4 tokens not exact, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cbbench.errors import UserError
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help=__doc__ and "Scheduler x attention x KV cache: batching strategies on a real model, measured, and proved token for token.",
+)
+workload_app = typer.Typer(no_args_is_help=True, help="Make and inspect recorded workloads.")
+app.add_typer(workload_app, name="workload")
+
+
+class Format(StrEnum):
+    table = "table"
+    markdown = "markdown"
+    csv = "csv"
+    json = "json"
+
+
+class Dtype(StrEnum):
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+
+
+WorkloadPath = Annotated[Path, typer.Argument(help="a workload's .yaml")]
+ModelName = Annotated[
+    str | None,
+    typer.Option(
+        help="smollm2-135m (embedded), a hub id, a directory, a .gguf, random:<config.json>[@SEED], or none: no tensors, a virtual clock"
+    ),
+]
+DtypeOption = Annotated[Dtype | None, typer.Option(help="of weights and cache")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps")]
+Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads")]
+Trust = Annotated[bool, typer.Option("--trust-remote-code", help="run code that comes with a hub model")]
+FormatOption = Annotated[Format, typer.Option(help="what stdout gets")]
+
+
+@app.command()
+def run(
+    workload: WorkloadPath,
+    scheduler: Annotated[str | None, typer.Option(help="a name, a comma list, or all")] = None,
+    attn: Annotated[str | None, typer.Option(help="a name, a comma list, or all")] = None,
+    kv: Annotated[str | None, typer.Option(help="a name, a comma list, or all")] = None,
+    arm: Annotated[list[str], typer.Option(help="scheduler+attn+kv; repeat for several arms")] = [],  # noqa: B006
+    set_: Annotated[list[str], typer.Option("--set", help="an option: kv.block_size=32, max_num_seqs=16")] = [],  # noqa: B006
+    model: ModelName = None,
+    dtype: DtypeOption = None,
+    device: Device = "auto",
+    threads: Threads = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="how often each arm runs")] = None,
+    warmup: Annotated[int | None, typer.Option(min=0, help="short passes before each, not measured")] = None,
+    memory_budget: Annotated[str | None, typer.Option(help="for keys and values: 512MiB, or '4096 tokens'")] = None,
+    max_num_seqs: Annotated[int | None, typer.Option(min=1, help="sequences in the batch at most")] = None,
+    verify: Annotated[bool, typer.Option("--verify", help="generate missing reference tokens first (kept in the cache)")] = False,
+    trust_remote_code: Trust = False,
+    out: Annotated[Path, typer.Option(help="where runs are saved")] = Path("results"),
+    format: FormatOption = Format.table,
+) -> None:
+    """Run every combination asked for on a workload, check its tokens, and print throughput, latency and memory."""
+    from cbbench.config import Overrides, build_arms
+    from cbbench.show import Screen, print_runs
+    from cbbench.workload import read_workload
+
+    read = read_workload(workload)
+    arms = build_arms(read, Overrides({"scheduler": scheduler, "attn": attn, "kv": kv}, arm, set_, memory_budget, max_num_seqs))
+
+    from cbbench.results import RunDir, new_run_path, read_run
+    from cbbench.runner import NO_MODEL, Job, Runner, choose_device, default_threads
+
+    chosen = model or read.file.model
+    job = Job(
+        read, arms, chosen, str(dtype or read.file.dtype), "cpu" if chosen == NO_MODEL else choose_device(device),
+        threads or default_threads(), rounds or read.file.measure.rounds, read.file.measure.warmup if warmup is None else warmup,
+        verify, ["cbbench", *sys.argv[1:]], trust_remote_code, None if model else workload.parent,
+    )  # fmt: skip
+    screen = Screen()
+    runner = Runner(job, screen)
+    runner.prepare()
+    path = new_run_path(out, read.name)
+    with screen:
+        outcome = runner.run(RunDir(path))
+    print_runs([read_run(path)], str(format), save_in=path)
+    screen.say(f"saved in {path}" + (" (interrupted: whole rounds only)" if outcome.interrupted else ""))
+    raise typer.Exit(outcome.exit_code)
+
+
+@app.command("list")
+def list_(kind: Annotated[str | None, typer.Argument(help="schedulers, attention or kvcache; all without")] = None) -> None:
+    """What exists here, what it does and costs, its options, and whether it can run on this machine."""
+    from cbbench.show import print_strategies
+
+    print_strategies(kind)
+
+
+@app.command()
+def compare(
+    paths: Annotated[list[Path], typer.Argument(help="runs, or folders of runs")],
+    format: FormatOption = Format.table,
+) -> None:
+    """Tables over saved runs: throughput, latency, memory and waste, one row an arm."""
+    from cbbench.results import find_runs, read_run
+    from cbbench.show import print_runs, warn
+
+    runs, damaged = [], False
+    for path in paths:
+        if not path.exists():
+            raise UserError(f"{path}: no such file or folder")
+        for found in find_runs(path):
+            try:
+                runs.append(read_run(found))
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                damaged = True
+                warn(f"{found}: left out, run.json is damaged ({error})")
+    if not runs:
+        raise UserError(f"no runs in {', '.join(map(str, paths))}")
+    print_runs(runs, str(format))
+    raise typer.Exit(3 if damaged or any(run.problems for run in runs) else 0)
+
+
+@workload_app.command()
+def record(
+    source: Annotated[Path, typer.Argument(help="JSONL: id, prompt | messages | prompt_ids, max_new_tokens, ...")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="NAME.yaml; the requests go to NAME.jsonl beside it")],
+    model: ModelName = None,
+    dtype: DtypeOption = None,
+    device: Device = "auto",
+    threads: Threads = None,
+    trust_remote_code: Trust = False,
+) -> None:
+    """Record a workload: its prompts as token ids, and the reference tokens of plain greedy generation."""
+    if output.suffix != ".yaml":
+        raise UserError(f"-o {output}: should be NAME.yaml")
+    import torch
+
+    from cbbench.model import EMBEDDED, load
+    from cbbench.recorder import record as record_workload
+    from cbbench.runner import choose_device
+    from cbbench.show import track, warn
+
+    if threads:
+        torch.set_num_threads(threads)
+    loaded = load(model or EMBEDDED, str(dtype or Dtype.float32), choose_device(device), None, trust_remote_code)
+    record_workload(loaded, source, output, track, warn)
+    print(output)
+
+
+@app.command()
+def doctor() -> None:
+    """What is installed, which backends can run here, threads and memory."""
+    from cbbench.show import print_doctor
+
+    print_doctor()
+
+
+def main(argv: list[str] | None = None) -> Any:
+    """The entry point: a user's mistake is one line and exit code 2."""
+    try:
+        return app(argv)
+    except UserError as error:
+        print(f"cbbench: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("cbbench: interrupted", file=sys.stderr)
+        sys.exit(130)

@@ -1,0 +1,188 @@
+"""A workload file and the command line -> what will be run. Everything on the command line wins over the file."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from cbbench import plugins
+from cbbench.budget import budget_tokens
+from cbbench.errors import UserError
+from cbbench.strategy import Strategy, StrictOptions
+from cbbench.workload import ArmChoice, Workload
+from cbbench.yaml_source import Loc, explain
+
+AXES = ("scheduler", "attn", "kv")
+DEFAULTS = {"scheduler": "continuous", "attn": "varlen", "kv": "paged"}
+DEFAULT_MAX_NUM_SEQS = 8
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """The command line's say; None where it says nothing."""
+
+    axes: dict[str, str | None] = field(default_factory=dict)  # axis -> a name, a comma list, or `all`
+    arms: list[str] = field(default_factory=list)  # scheduler+attn+kv
+    sets: list[str] = field(default_factory=list)  # kv.block_size=32
+    memory_budget: str | None = None
+    max_num_seqs: int | None = None
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """One strategy with its options."""
+
+    name: str
+    cls: type[Strategy]
+    options: StrictOptions
+
+    @property
+    def label(self) -> str:
+        """The name, and the options that are not at their defaults."""
+        changed = [f"{key}={value}" for key, value in self.options.model_dump(exclude_defaults=True).items()]
+        return f"{self.name.replace(':', '.')}({','.join(changed)})" if changed else self.name.replace(":", ".")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One combination to run."""
+
+    scheduler: Chosen
+    attn: Chosen
+    kv: Chosen
+    max_num_seqs: int
+    memory_budget: str | None
+
+    @property
+    def label(self) -> str:
+        return "+".join(chosen.label for chosen in (self.scheduler, self.attn, self.kv))
+
+    def describe(self) -> dict[str, Any]:
+        """Everything that decides what it does, for run.json."""
+        chosen = {
+            axis: {"name": c.name, **c.options.model_dump()} for axis, c in zip(AXES, (self.scheduler, self.attn, self.kv), strict=True)
+        }
+        return {"label": self.label, **chosen, "max_num_seqs": self.max_num_seqs, "memory_budget": self.memory_budget}
+
+
+def build_arms(workload: Workload, overrides: Overrides) -> list[Arm]:
+    """The arms to run, each checked. Raises UserError with the place in the file or the flag that is wrong."""
+    file = workload.file
+    picks: list[tuple[dict[str, str], ArmChoice, Loc | None]]
+    if any(overrides.axes.values()):
+        lists = [_axis_names(axis, overrides.axes.get(axis)) for axis in AXES]
+        picks = [
+            ({axis: name for axis, name in zip(AXES, names, strict=True) if name}, file.engine, None) for names in itertools.product(*lists)
+        ]
+    elif overrides.arms:
+        picks = [(_split_arm(text), file.engine, None) for text in overrides.arms]
+    else:
+        picks = [({}, arm, ("arms", index)) for index, arm in enumerate(file.arms)] or [({}, file.engine, ("engine",))]
+    sets = [_split_set(text) for text in overrides.sets]
+    arms = [_build(workload, names, choice, loc, sets, overrides) for names, choice, loc in picks]
+    _check_sets_used(sets, arms)
+    labels = [arm.label for arm in arms]
+    for arm in arms:
+        if labels.count(arm.label) > 1:
+            raise UserError(f"two arms are both {arm.label}: name each once, or give them different options")
+    return arms
+
+
+def _axis_names(axis: str, text: str | None) -> list[str | None]:
+    if text is None:
+        return [None]
+    if text == "all":
+        return list(plugins.names(axis))
+    return list(dict.fromkeys(name.strip() for name in text.split(",")))
+
+
+def _split_arm(text: str) -> dict[str, str]:
+    names = text.split("+")
+    if len(names) != len(AXES):
+        raise UserError(f"--arm {text}: should be scheduler+attn+kv, like static+padded+cat")
+    return dict(zip(AXES, names, strict=True))
+
+
+def _split_set(text: str) -> tuple[str, str, Any]:
+    """`kv.block_size=32` -> axis, option, value; `max_num_seqs=16` -> "", max_num_seqs, 16."""
+    path, equals, value = text.partition("=")
+    axis, _, option = path.strip().rpartition(".")
+    if not equals or (axis not in AXES and path.strip() not in ("max_num_seqs", "memory_budget")):
+        raise UserError(f"--set {text}: should be scheduler.OPTION=VALUE, attn.OPTION=VALUE, kv.OPTION=VALUE or max_num_seqs=N")
+    try:
+        return axis, option, yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise UserError(f"--set {text}: the value is not valid YAML") from error
+
+
+def _build(workload: Workload, names: dict[str, str], choice: ArmChoice, loc: Loc | None, sets: list[Any], overrides: Overrides) -> Arm:
+    engine = workload.file.engine
+    chosen = {}
+    for axis in AXES:
+        own, base = getattr(choice, axis), getattr(engine, axis)
+        written = own or base or {"name": DEFAULTS[axis]}
+        at: Loc = (*(loc if own and loc else ("engine",)), axis)
+        if axis in names and names[axis] != written["name"]:
+            written = {"name": names[axis]}
+        chosen[axis] = _choose(workload, axis, written, at, sets, named_by_flag=axis in names)
+    limits = {
+        "max_num_seqs": overrides.max_num_seqs or choice.max_num_seqs or engine.max_num_seqs or DEFAULT_MAX_NUM_SEQS,
+        "memory_budget": overrides.memory_budget or choice.memory_budget or engine.memory_budget,
+    }
+    limits |= {option: value for axis, option, value in sets if not axis}
+    try:
+        checked = ArmChoice.model_validate(limits)
+    except ValidationError as error:
+        raise explain(error, ArmChoice, lambda loc: f"--{str(loc[0]).replace('_', '-')}") from error
+    return Arm(**chosen, max_num_seqs=checked.max_num_seqs or DEFAULT_MAX_NUM_SEQS, memory_budget=checked.memory_budget)
+
+
+def _choose(workload: Workload, axis: str, written: dict[str, Any], at: Loc, sets: list[Any], named_by_flag: bool) -> Chosen:
+    try:
+        cls = plugins.find(axis, written["name"])
+    except UserError as error:
+        raise UserError(f"--{axis}: {error}" if named_by_flag else f"{workload.source.where(at)}: {error}") from error
+    from_flags = {option: value for set_axis, option, value in sets if set_axis == axis and option in cls.Options.model_fields}
+    given = {key: value for key, value in written.items() if key != "name"} | from_flags
+
+    def where(loc: Loc) -> str:
+        return f"--set {axis}.{loc[0]}" if loc and loc[0] in from_flags else workload.source.where((*at, *loc))
+
+    try:
+        return Chosen(written["name"], cls, cls.Options.model_validate(given))
+    except ValidationError as error:
+        raise explain(error, cls.Options, where) from error
+
+
+def _check_sets_used(sets: list[tuple[str, str, Any]], arms: list[Arm]) -> None:
+    for axis, option, _ in sets:
+        if not axis:
+            continue
+        classes = [getattr(arm, axis).cls for arm in arms]
+        if not any(option in cls.Options.model_fields for cls in classes):
+            known = sorted({f"{axis}.{name}" for cls in classes for name in cls.Options.model_fields})
+            raise UserError(f"--set {axis}.{option}: no chosen {axis} has this option; they have {', '.join(known) or 'none'}")
+
+
+def check_runnable(arms: list[Arm], device: str, dtype: str) -> None:
+    """Refuses an arm that the device or dtype cannot carry, naming the ones that can."""
+    for arm in arms:
+        for axis in AXES:
+            chosen: Chosen = getattr(arm, axis)
+            reason = chosen.cls.cannot_run(device, dtype, chosen.options)
+            if reason:
+                others = [n for n in plugins.names(axis) if (c := plugins.find(axis, n)).cannot_run(device, dtype, c.Options()) is None]
+                raise UserError(f"{arm.label} cannot run: {reason} (on {device} in {dtype} these work: {', '.join(others)})")
+
+
+def tokens_of(arm: Arm, bytes_per_token: int, longest: int) -> int:
+    """The arm's memory in token slots. Without a budget: a full batch of the longest request, the same for any cache."""
+    if arm.memory_budget is None:
+        return arm.max_num_seqs * -(-longest // 64) * 64
+    if not bytes_per_token and "token" not in arm.memory_budget.lower():
+        raise UserError(f"memory_budget {arm.memory_budget}: without a model a budget is counted in tokens, like '4096 tokens'")
+    return budget_tokens(arm.memory_budget, bytes_per_token)

@@ -1,0 +1,165 @@
+"""What every number means: step and request records -> one flat row of metrics.
+
+Works on the JSON lines of a run alone, without torch, so anyone can recompute it. A value that does not exist is None,
+never 0. Percentiles are numpy's linear ones, over completed requests.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+Row = dict[str, Any]
+Record = dict[str, Any]
+
+
+def summarize(steps: list[Record], requests: list[Record], cell: Record) -> Row:
+    """All metrics of one arm's round; `cell` is its cell.json (bytes per token, peak memory, exactness is in requests)."""
+    completed = [r for r in requests if r["state"] == "finished"]
+    return {
+        **counts(requests, completed),
+        **throughput(completed),
+        **latency(completed),
+        **step_time(steps),
+        **padding(steps),
+        **slot_idle(steps),
+        "preemptions": sum(r["num_preemptions"] for r in requests),
+        "recomputed_tokens": sum(r["recomputed_tokens"] for r in requests),
+        "kv_copy_bytes": sum(s["copied_bytes"] for s in steps) if cell.get("bytes_per_token") else None,
+        **kv_memory(steps, requests, cell),
+        "peak_memory_bytes": cell.get("peak_memory_bytes"),
+    }
+
+
+def counts(requests: list[Record], completed: list[Record]) -> Row:
+    outcomes = [r.get("outcome") for r in requests]
+    row: Row = {f"requests_{state}": sum(r["state"] == state for r in requests) for state in ("refused", "cancelled")}
+    row = {"requests_completed": len(completed), "requests_failed": len(requests) - len(completed) - sum(row.values()), **row}
+    row |= {"prompt_tokens": sum(r["prompt_tokens"] for r in completed), "output_tokens": sum(len(r["output_ids"]) for r in completed)}
+    checked = sum(outcome in ("exact", "tie", "wrong") for outcome in outcomes)
+    return row | {"exact_checked": checked, **{f"exact_{name}": outcomes.count(key) for name, key in
+                  {"matched": "exact", "ties": "tie", "wrong": "wrong"}.items()}}  # fmt: skip
+
+
+def throughput(completed: list[Record]) -> Row:
+    """Useful tokens over the time from the first arrival to the last token."""
+    if not completed:
+        return dict.fromkeys(("duration_s", "output_tok_per_s", "total_tok_per_s", "requests_per_s"))
+    duration_s = max(r["token_times_s"][-1] for r in completed) - min(r["arrival_s"] for r in completed)
+    output = sum(len(r["output_ids"]) for r in completed)
+    total = output + sum(r["prompt_tokens"] for r in completed)
+    amounts = {"output_tok_per_s": output, "total_tok_per_s": total, "requests_per_s": len(completed)}
+    return {"duration_s": duration_s, **{name: amount / duration_s if duration_s > 0 else None for name, amount in amounts.items()}}
+
+
+def latency(completed: list[Record]) -> Row:
+    """Every time counts from the scheduled arrival, not from when the loop looked."""
+    samples: dict[str, list[float]] = {
+        name: [] for name in ("queue_wait_s", "ttft_s", "itl_s", "tpot_s", "e2e_s", "normalized_latency_s", "lateness_s")
+    }
+    for r in completed:
+        times, arrival_s = r["token_times_s"], r["arrival_s"]
+        samples["queue_wait_s"].append(r["first_scheduled_s"] - arrival_s)
+        samples["ttft_s"].append(times[0] - arrival_s)
+        samples["itl_s"] += [later - earlier for earlier, later in pairwise(times)]
+        if len(times) >= 2:
+            samples["tpot_s"].append((times[-1] - times[0]) / (len(times) - 1))
+        samples["e2e_s"].append(times[-1] - arrival_s)
+        samples["normalized_latency_s"].append((times[-1] - arrival_s) / len(times))
+        samples["lateness_s"].append(r["submitted_s"] - arrival_s)
+    return {f"{name}_{key}": value for name, values in samples.items() for key, value in distribution(values).items()}
+
+
+def distribution(values: list[float]) -> Row:
+    """mean, p50, p90, p99, max; all None for no values."""
+    if not values:
+        return dict.fromkeys(("mean", "p50", "p90", "p99", "max"))
+    p50, p90, p99 = np.percentile(values, [50, 90, 99])
+    return {"mean": float(np.mean(values)), "p50": float(p50), "p90": float(p90), "p99": float(p99), "max": max(values)}
+
+
+def step_time(steps: list[Record]) -> Row:
+    model_s = sum(s["model_s"] for s in steps)
+    total_s = sum(s["end_s"] - s["start_s"] for s in steps)
+    decodes = [s for s in steps if only_decodes(s)]
+    decode_s = sum(s["end_s"] - s["start_s"] for s in decodes)
+    return {
+        "steps": len(steps), "model_s": model_s, "host_s": total_s - model_s,
+        "decode_step_s_p50": distribution([s["end_s"] - s["start_s"] for s in decodes])["p50"],
+        "decode_host_frac": ratio(decode_s - sum(s["model_s"] for s in decodes), decode_s),
+    }  # fmt: skip
+
+
+def padding(steps: list[Record]) -> Row:
+    """Padded over computed positions in passes with prompts; masked over attended key positions in decode passes."""
+    passes = [p for s in steps for p in s["passes"]]
+    prefills = [p for p in passes if p[0] != "decode"]
+    decodes = [p for p in passes if p[0] == "decode"]
+    return {
+        "prefill_padding_frac": ratio(sum(p[2] for p in prefills), sum(p[1] for p in prefills)),
+        "decode_padding_frac": ratio(sum(p[4] for p in decodes), sum(p[3] for p in decodes)),
+        "padded_positions": sum(p[2] for p in passes),
+    }
+
+
+def slot_idle(steps: list[Record]) -> Row:
+    """Places of the batch without a live sequence, and why: finished but held, empty with a queue, empty without."""
+    row: Row = {}
+    for name, chosen in (("slot_idle", steps), ("decode_idle", [s for s in steps if only_decodes(s)])):
+        slots = sum(s["slots"] for s in chosen)
+        empty = {True: 0, False: 0}
+        for s in chosen:
+            empty[s["waiting"] > 0] += s["slots"] - s["live"] - s["held"]
+        row[f"{name}_frac"] = ratio(slots - sum(s["live"] for s in chosen), slots)
+        row[f"{name}_finished_frac"] = ratio(sum(s["held"] for s in chosen), slots)
+        row[f"{name}_starved_frac"] = ratio(empty[True], slots)
+        row[f"{name}_drain_frac"] = ratio(empty[False], slots)
+    return row
+
+
+def kv_memory(steps: list[Record], requests: list[Record], cell: Record) -> Row:
+    """Reserved memory by what it is for, weighted with the time of each step, and at its peak.
+
+    Token states + future (this sequence will still write it) + internal (it never will) + external (free, but no hole
+    fits the next waiting request) sum to 1.
+    """
+    final = {r["index"]: r["prompt_tokens"] + max(len(r["output_ids"]) - 1, 0) for r in requests}
+    used = future = internal = external = time_s = 0.0
+    peak_reserved = peak_used = 0
+    last: dict[int, tuple[int, int]] = {}
+    for s in steps:
+        weight = s["end_s"] - s["start_s"]
+        reserved_now = written_now = future_now = 0
+        for index, reserved, written in s["kv"]:
+            last[index] = (reserved, written)
+            reserved_now += reserved
+            written_now += written
+            future_now += max(min(reserved, final[index]) - written, 0)
+        used += weight * written_now
+        future += weight * future_now
+        internal += weight * (reserved_now - written_now - future_now)
+        external += weight * s["external_tokens"]
+        time_s += weight
+        peak_reserved, peak_used = max(peak_reserved, reserved_now), max(peak_used, written_now)
+    total = used + future + internal + external
+    per_token = cell.get("bytes_per_token")
+    return {
+        "kv_utilization": ratio(used, total), "kv_future_frac": ratio(future, total),
+        "kv_internal_frac": ratio(internal, total), "kv_external_frac": ratio(external, total),
+        "kv_final_utilization": ratio(sum(w for _, w in last.values()), sum(r for r, _ in last.values())),
+        "kv_reserved_tokens_peak": peak_reserved, "kv_used_tokens_peak": peak_used,
+        "kv_reserved_bytes": ratio((used + future + internal) * per_token, time_s) if per_token else None,
+        "kv_used_bytes": ratio(used * per_token, time_s) if per_token else None,
+        "kv_peak_bytes": peak_reserved * per_token + cell.get("peak_extra_bytes", 0) if per_token else None,
+    }  # fmt: skip
+
+
+def only_decodes(step: Record) -> bool:
+    return all(p[0] == "decode" for p in step["passes"])
+
+
+def ratio(part: float, whole: float) -> float | None:
+    """None where there is nothing to divide by."""
+    return part / whole if whole else None

@@ -1,0 +1,115 @@
+"""A run on disk: results/<run>/run.json, <arm>/<round>/{cell.json,steps.jsonl,requests.jsonl}, summary.csv, summary.md.
+
+A round is written beside its place and renamed into it, so a killed run leaves whole rounds. Reads without torch.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cbbench.metrics import summarize
+
+SCHEMA_VERSION = 1
+
+
+@dataclass
+class Cell:
+    """One arm in one round: its metrics, or the reason it has none."""
+
+    arm: str
+    round: int
+    metrics: dict[str, Any] = field(default_factory=dict)
+    failed: str | None = None
+    interrupted: bool = False
+
+
+class RunDir:
+    """Writes one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir(parents=True)
+
+    def write_run(self, data: dict[str, Any]) -> None:
+        write_json(self.path / "run.json", {"schema_version": SCHEMA_VERSION, **data})
+
+    def write_cell(self, arm: str, round_number: int, cell: dict[str, Any], steps: Iterable[Any], requests: Iterable[Any]) -> None:
+        """`cell` says how the round went: failed, interrupted, bytes per token, peak memory."""
+        place = self.path / arm / str(round_number)
+        half = self.path / arm / f".{round_number}"
+        half.mkdir(parents=True)
+        write_json(half / "cell.json", {"arm": arm, "round": round_number, **cell})
+        for name, records in (("steps", steps), ("requests", requests)):
+            (half / f"{name}.jsonl").write_text("".join(json.dumps(record, allow_nan=False) + "\n" for record in records))
+        half.rename(place)
+
+    def write_text(self, name: str, text: str) -> None:
+        (self.path / name).write_text(text)
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Whole or not at all."""
+    half = path.with_name(f".{path.name}")
+    half.write_text(json.dumps(data, indent=1, allow_nan=False) + "\n")
+    half.replace(path)
+
+
+@dataclass
+class Run:
+    """A run read back. `problems`: what was damaged and left out."""
+
+    path: Path
+    info: dict[str, Any]
+    cells: list[Cell]
+    problems: list[str]
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+
+def find_runs(path: Path) -> Iterator[Path]:
+    """The run folders at or below a path, oldest first."""
+    if (path / "run.json").is_file():
+        yield path
+        return
+    yield from sorted(found.parent for found in path.glob("**/run.json") if "baselines" not in found.parts)
+
+
+def read_run(path: Path) -> Run:
+    """All whole rounds. Raises ValueError when run.json itself cannot be read."""
+    info = json.loads((path / "run.json").read_text())
+    if not isinstance(info, dict) or info.get("schema_version") != SCHEMA_VERSION:
+        raise ValueError(f"not a run of schema version {SCHEMA_VERSION}")
+    cells, problems = [], []
+    for arm in info["arms"]:
+        for folder in sorted((path / arm["label"]).glob("[0-9]*"), key=lambda p: int(p.name) if p.name.isdigit() else -1):
+            try:
+                cells.append(read_cell(folder))
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                problems.append(f"{folder}: damaged, left out ({type(error).__name__}: {error})")
+    return Run(path, info, cells, problems)
+
+
+def read_cell(folder: Path) -> Cell:
+    data = json.loads((folder / "cell.json").read_text())
+    steps, requests = ([json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()] for name in ("steps", "requests"))
+    cell = Cell(data["arm"], data["round"], failed=data.get("failed"), interrupted=data.get("interrupted", False))
+    if cell.failed is None:
+        cell.metrics = summarize(steps, requests, data)
+    return cell
+
+
+def new_run_path(out: Path, workload: str) -> Path:
+    """results/<time>-<workload>, with a number behind it where that is taken."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    for number in range(1, 10_000):
+        path = out / (f"{stamp}-{workload}" + (f"-{number}" if number > 1 else ""))
+        if not path.exists():
+            return path
+    raise FileExistsError(out)

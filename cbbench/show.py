@@ -1,0 +1,155 @@
+"""What a person sees: progress on stderr, tables on stdout. Colours only on a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from cbbench import report
+from cbbench.errors import UserError
+from cbbench.results import Run
+
+PIPE_WIDTH = 240  # a pipe has no width; nothing may be cut there
+
+
+def stdout() -> Console:
+    return Console(highlight=False) if sys.stdout.isatty() else Console(width=PIPE_WIDTH, highlight=False, color_system=None)
+
+
+def warn(text: str) -> None:
+    print(f"cbbench: {text}", file=sys.stderr)
+
+
+class Screen:
+    """Shows a run at work: a bar a cell on a terminal, a line a cell elsewhere. Usable as the runner's Progress."""
+
+    def __init__(self) -> None:
+        self.console = Console(stderr=True, highlight=False)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("tokens"), TimeElapsedColumn())
+        self.bars = Progress(*columns, console=self.console, disable=not self.console.is_terminal)
+        self.task: Any = None
+
+    def __enter__(self) -> Screen:
+        self.bars.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.bars.stop()
+
+    def say(self, text: str) -> None:
+        self.bars.print(text, markup=False) if self.console.is_terminal else print(text, file=sys.stderr, flush=True)
+
+    def cell_started(self, arm: str, round_number: int, num_tokens: int) -> None:
+        if self.console.is_terminal:
+            self.task = self.bars.add_task(f"{arm} round {round_number}", total=num_tokens)
+        else:
+            self.say(f"{arm} round {round_number}")
+
+    def cell_ended(self, num_tokens: int) -> None:
+        """A bar ends full: a model that says end-of-sequence produces fewer tokens than were allowed."""
+        if self.console.is_terminal:
+            self.bars.update(self.task, total=num_tokens, completed=num_tokens)
+
+    def tokens_done(self, num_tokens: int) -> None:
+        if self.console.is_terminal:
+            self.bars.update(self.task, completed=num_tokens)
+
+
+def track(items: list[Any]) -> Iterable[Any]:
+    """A bar over items on a terminal, silent elsewhere."""
+    console = Console(stderr=True)
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
+        yield from bars.track(items)
+
+
+def print_runs(runs: list[Run], format: str, save_in: Path | None = None) -> None:
+    """The tables of runs on stdout; `save_in` also writes summary.csv and summary.md there."""
+    for run in runs:
+        for problem in run.problems:
+            warn(problem)
+    frame = report.as_frame(runs)
+    made = report.grids(report.table_rows(runs))
+    if save_in is not None:
+        frame.to_csv(save_in / "summary.csv", index=False)
+        (save_in / "summary.md").write_text(report.as_markdown(made))
+    if format == "csv":
+        print(frame.to_csv(index=False), end="")
+    elif format == "json":
+        print(report.as_json(runs))
+    elif format == "markdown":
+        print(report.as_markdown(made))
+    else:
+        console = stdout()
+        for grid in made:
+            console.print(report.as_rich(grid))
+            console.print()
+
+
+def print_strategies(kind: str | None) -> None:
+    """`cbbench list`."""
+    from cbbench import plugins
+    from cbbench.runner import choose_device
+
+    kinds = {package.rpartition(".")[2]: axis for axis, package in plugins.KINDS.items()}
+    wanted = {**kinds, **{axis: axis for axis in plugins.KINDS}}
+    if kind is not None and kind not in wanted:
+        raise UserError(f"list {kind}: should be {', '.join(kinds)}")
+    console, device = stdout(), choose_device("auto")
+    for title, axis in kinds.items():
+        if kind is None or wanted[kind] == axis:
+            console.print(f"[bold]{title}[/bold]  (--{axis})")
+            for name in plugins.names(axis):
+                _print_strategy(console, axis, name, device)
+
+
+def _print_strategy(console: Console, axis: str, name: str, device: str) -> None:
+    from inspect import getdoc
+
+    from cbbench import plugins
+
+    try:
+        cls = plugins.find(axis, name)
+    except UserError as error:
+        console.print(f"\n  {name}: cannot be used: {error}\n", markup=False)
+        return
+    console.print(f"\n  [bold]{name}[/bold]")
+    for line in (getdoc(cls) or "no description").splitlines():
+        console.print(f"    {line}", markup=False)
+    for key, field in cls.Options.model_fields.items():
+        about = f": {field.description}" if field.description else ""
+        console.print(f"    option {axis}.{key}={field.default}{about}", markup=False)
+    dtype = "float32" if device == "cpu" else "bfloat16"
+    reason = cls.cannot_run(device, dtype, cls.Options())
+    console.print(f"    {'cannot run here: ' + reason if reason else f'runs here ({device}, {dtype})'}\n", markup=False)
+
+
+def print_doctor() -> None:
+    """`cbbench doctor`."""
+    import psutil
+    import torch
+
+    from cbbench import gguf, machine, plugins
+    from cbbench.runner import choose_device, default_threads
+
+    device = choose_device("auto")
+    rows: list[tuple[str, Any]] = list(machine.fingerprint(device, default_threads()).items())
+    rows += [("memory available", report.size(psutil.virtual_memory().available)), ("device", device)]
+    rows += [(name, found or "not installed") for name, found in machine.versions().items()]
+    rows += [("CUDA", torch.version.cuda or "not in this torch"), ("cache", gguf.cache_dir())]
+    try:
+        rows.append(("embedded model", gguf.embedded().name))
+    except UserError as error:
+        rows.append(("embedded model", error))
+    for dtype in ("float32", "bfloat16", "float16"):
+        for axis in plugins.KINDS:
+            able = [n for n in plugins.names(axis) if (c := plugins.find(axis, n)).cannot_run(device, dtype, c.Options()) is None]
+            rows.append((f"{axis} in {dtype}", ", ".join(able) or "none"))
+    for name, value in rows:
+        print(f"{name:18} {value}")

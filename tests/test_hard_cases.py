@@ -1,0 +1,290 @@
+"""Faults that other engines really had, sections A and B of the collection: positions, numerics, what greedy means, masks.
+
+The collection's section C and D are in test_hard_cases_layout.py, E in test_hard_cases_resume.py, F in
+test_hard_cases_capacity.py and test_hard_cases_cancel.py, those that need a GPU in test_hard_cases_cuda.py.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tokenizers import Tokenizer, models
+from transformers import GenerationConfig, PreTrainedTokenizerFast
+
+from cbbench import plugins
+from cbbench.model import DTYPES, Model, load
+from cbbench.reference import judge
+from cbbench.request import Request
+from tests.engines import (
+    ATTENTIONS,
+    CACHES,
+    SCHEDULERS,
+    assert_exact,
+    every_pairing,
+    requests,
+    run,
+    step_kinds,
+    tiny,
+    tiny_as,
+    with_reference,
+)
+from tests.watch import TickClock, run_watched, split_chunks
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return tiny()
+
+
+def saved(model: Model, folder: Path, **generation: Any) -> Path:
+    """A model directory as a hub would give it, with this generation_config.json."""
+    model.hf.save_pretrained(folder)
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(300)}, "w0"))
+    PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(folder)
+    (folder / "generation_config.json").write_text(json.dumps(generation))
+    return folder
+
+
+def nan_seen(model: Model) -> tuple[list[bool], list[Any]]:
+    """Whether each output of a layer and of the head holds a NaN, and the hooks that find out."""
+    seen: list[bool] = []
+
+    def look(_: object, __: object, output: Any) -> None:
+        seen.append(bool((output[0] if isinstance(output, tuple) else output).isnan().any()))
+
+    parts = [*model.hf.model.layers, model.hf.get_output_embeddings()]
+    return seen, [part.register_forward_hook(look) for part in parts]
+
+
+@every_pairing
+def test_padding_never_shifts_a_position(model: Model, scheduler: str, attn: str, kv: str) -> None:
+    """Case 1."""
+    engine = run(model, requests(model, "3/8@0 5/8@0 17/8@0", ignore_eos=True), scheduler, attn, kv)
+    assert len(engine.steps[0].rows) == 3, "all three in one batch"
+    assert_exact(engine)
+
+
+@pytest.mark.parametrize("padding_side", ["left", "right"])
+def test_the_tokenizers_padding_side_is_never_asked(tmp_path: Path, padding_side: str) -> None:
+    """Case 3."""
+    given = load(str(saved(tiny(), tmp_path, eos_token_id=2)))
+    assert given.tokenizer is not None
+    given.tokenizer.padding_side = padding_side
+    engine = run(given, requests(given, "3/8@0 17/8@0"), "static", "padded")
+    assert sum(passed[2] for passed in engine.steps[0].passes) == 14, "the shorter prompt was padded"
+    assert_exact(engine)
+
+
+@every_pairing
+def test_copies_of_one_prompt_in_a_batch_do_not_change_it(model: Model, scheduler: str, attn: str, kv: str) -> None:
+    """Case 4, fp32."""
+    (one,) = requests(model, "20/64@0", ignore_eos=True)
+    copies = [Request(f"copy{i}", one.prompt_ids, 64, 0.0, True, one.output_ids) for i in range(8)]
+    engine = run(model, copies, scheduler, attn, kv, max_num_seqs=8)
+    assert max(step.live for step in engine.steps) == 8
+    assert_exact(engine)
+
+
+@pytest.mark.parametrize("attn", ATTENTIONS)
+def test_bf16_ends_exact_or_with_a_reported_tie_or_is_refused_by_name(attn: str) -> None:
+    """Cases 4 and 5, bf16 on CPU: a difference has a position and a gap between the two best logits."""
+    found = plugins.find("attn", attn)
+    why_not = found.cannot_run("cpu", "bfloat16", found.Options())
+    if why_not:
+        assert attn in why_not and "bfloat16" in why_not
+        return
+    model = tiny_as("bfloat16", "cpu")
+    (one,) = requests(model, "20/64@0", ignore_eos=True)
+    copies = [Request(f"copy{i}", one.prompt_ids, 64, 0.0, True, one.output_ids) for i in range(8)]
+    engine = run(model, copies, attn=attn, max_num_seqs=8)
+    for sequence in engine.sequences:
+        verdict = judge(model, sequence.request, sequence.output_ids)
+        differs = tuple(sequence.output_ids) != one.output_ids
+        assert verdict.outcome == ("tie" if differs else "exact")
+        assert (verdict.position is not None and verdict.gap is not None) == differs
+
+
+def test_a_wrong_token_is_wrong_and_names_the_position_and_the_gap(model: Model) -> None:
+    """Cases 4 and 5: never a silent pass. What is compared with itself plus a fault must not be a tie."""
+    (request,) = requests(model, "20/16@0", ignore_eos=True)
+    assert request.output_ids is not None
+    for position in (0, 7, 15):
+        got = list(request.output_ids)
+        got[position] = (got[position] + 1) % 300
+        verdict = judge(model, request, got)
+        assert (verdict.outcome, verdict.position) == ("wrong", position)
+        assert (
+            (verdict.expected, verdict.got) == (request.output_ids[position], got[position])
+            and verdict.gap is not None
+            and verdict.gap > 1e-3
+        )
+    assert judge(model, request, list(request.output_ids[:9])).outcome == "wrong", "a missing token"
+    assert judge(model, request, [*request.output_ids, 5]).outcome == "wrong", "one too many"
+    assert judge(model, Request("r", request.prompt_ids, 16), list(request.output_ids)).outcome == "unverified"
+
+
+@pytest.mark.parametrize("attn", ATTENTIONS)
+def test_the_token_budget_does_not_change_the_tokens_of_a_long_prompt(model: Model, attn: str) -> None:
+    """Case 6."""
+    made = requests(model, "300/32@0", ignore_eos=True)
+    engines = [run(model, made, "chunked", attn, options={"scheduler.max_num_batched_tokens": budget}) for budget in (7, 64, 512)]
+    assert [split_chunks(engine) for engine in engines] == [42, 4, 0]
+    for engine in engines:
+        assert_exact(engine)
+
+
+@pytest.mark.parametrize("attn", ATTENTIONS)
+def test_prompts_around_256_are_the_same_alone_and_in_a_batch_of_1024(model: Model, attn: str) -> None:
+    """Case 7, fp32."""
+    made = requests(model, "255/6@0 256/6@0 257/6@0 256/6@0", ignore_eos=True)
+    together = run(model, made, attn=attn)
+    assert sum(row[3] for row in together.steps[0].rows) == 1024
+    assert_exact(together)
+    for request in made:
+        assert_exact(run(model, [request], attn=attn))
+
+
+@every_pairing
+def test_load_does_not_change_tokens(model: Model, scheduler: str, attn: str, kv: str) -> None:
+    """Case 8, fp32."""
+    made = requests(model, "4/6@0 19/3@0 7/8@0 12/2@0 3/9@0 9/5@0")
+    alone, together = (run(model, made, scheduler, attn, kv, max_num_seqs=n) for n in (1, 16))
+    assert (max(s.live for s in alone.steps), max(s.live for s in together.steps)) == (1, 6)
+    assert [s.output_ids for s in alone.sequences] == [s.output_ids for s in together.sequences]
+    assert_exact(alone)
+
+
+def test_a_shipped_repetition_penalty_is_used_by_neither_side_and_reported(tmp_path: Path) -> None:
+    """Case 10."""
+    plain = tiny()
+    given = load(str(saved(plain, tmp_path, repetition_penalty=1.1, do_sample=True, eos_token_id=2)))
+    made = requests(given, "20/24@0", ignore_eos=True)
+    ids = torch.tensor([made[0].prompt_ids])
+    penal = GenerationConfig(max_new_tokens=24, repetition_penalty=2.0, do_sample=False, pad_token_id=0, eos_token_id=None)
+    penalised = given.hf.generate(ids, attention_mask=torch.ones_like(ids), generation_config=penal)[0, 20:].tolist()
+    assert penalised != list(made[0].output_ids or ()), "a penalty would show on this prompt"
+    assert given.neutralised == {"repetition_penalty": 1.1, "do_sample": True}
+    assert made[0].output_ids == requests(plain, "20/24@0", ignore_eos=True)[0].output_ids
+    assert_exact(run(given, made))
+
+
+def test_a_model_directory_without_a_tokenizer_loads(tmp_path: Path) -> None:
+    """Prompts may be given as ids, so weights and a configuration are enough."""
+    tiny().hf.save_pretrained(tmp_path)
+    given = load(str(tmp_path))
+    assert given.tokenizer is None
+    assert_exact(run(given, requests(given, "5/5@0")))
+
+
+@every_pairing
+def test_a_one_token_answer_takes_one_pass(model: Model, scheduler: str, attn: str, kv: str) -> None:
+    """Case 11."""
+    for spec in ("1/1@0", "9/1@0"):
+        engine = run(model, requests(model, spec), scheduler, attn, kv)
+        assert sum(len(step.passes) for step in engine.steps) == 1
+        assert_exact(engine)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("kv", CACHES)
+def test_rows_that_are_mostly_padding_hold_no_nan(dtype: str, kv: str) -> None:
+    """Case 12 on CPU."""
+    model = tiny_as(dtype, "cpu")
+    seen, hooks = nan_seen(model)
+    engine = run(model, requests(model, "1/8@0 200/8@0", ignore_eos=True), "static", "padded", kv)
+    for hook in hooks:
+        hook.remove()
+    assert engine.steps[0].passes[0][2] == 199, "one row was all padding but its last column"
+    assert len(seen) >= 8 * 3 and not any(seen)
+    if dtype == "float32":
+        assert_exact(engine)
+    assert {judge(model, s.request, s.output_ids).outcome for s in engine.sequences} <= {"exact", "tie"}
+
+
+def test_a_chunk_over_a_longer_cache_is_aligned_to_its_end(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Case 15: `is_causal` is aligned to the top left, so it may stand only where queries and keys are as many."""
+    calls, plain = [], F.scaled_dot_product_attention
+
+    def spy(q: torch.Tensor, k: torch.Tensor, *rest: Any, is_causal: bool = False, **options: Any) -> torch.Tensor:
+        calls.append((q.shape[-2], k.shape[-2], is_causal))
+        return plain(q, k, *rest, is_causal=is_causal, **options)
+
+    made = requests(model, "20/8@0", ignore_eos=True)
+    monkeypatch.setattr(F, "scaled_dot_product_attention", spy)
+    engine = run(model, made, "chunked", "serial", options={"scheduler.max_num_batched_tokens": 6})
+    assert [row[3] for step in engine.steps[:4] for row in step.rows] == [6, 6, 6, 2]
+    assert {(q, k) for q, k, _ in calls} >= {(6, 6), (6, 12), (6, 18), (2, 20), (1, 27)}
+    assert all(q == k for q, k, is_causal in calls if is_causal)
+    assert_exact(engine)
+
+
+@every_pairing
+def test_equal_lengths_then_unequal_ones_are_both_exact(model: Model, scheduler: str, attn: str, kv: str) -> None:
+    """Case 17: one attention object sees a batch that needs no padding, then one that does."""
+    spec = "6/3@0 6/3@0 6/3@0 2/4@9 11/4@9 7/4@9"
+    engine = run(model, requests(model, spec, ignore_eos=True), scheduler, attn, kv, max_num_seqs=3, clock=TickClock())
+    prefills = [
+        sorted(row[3] for row in step.rows) for step in engine.steps if len(step.rows) == 3 and all(row[2] == 0 for row in step.rows)
+    ]
+    assert prefills == [[6, 6, 6], [2, 7, 11]]
+    assert_exact(engine)
+
+
+@every_pairing
+def test_pad_and_end_ids_inside_a_prompt_are_tokens_like_others(model: Model, scheduler: str, attn: str, kv: str) -> None:
+    """Case 18."""
+    rng = random.Random(4)
+    prompts = [[rng.choice((0, 1, 2, 0, 2, rng.randrange(3, 300))) for _ in range(n)] for n in (5, 14, 9)]
+    prompts[0][-1], prompts[1][0] = 0, 2
+    made = [with_reference(model, Request(f"r{i}", tuple(p), 9)) for i, p in enumerate(prompts)]
+    assert all({0, 2} & set(request.prompt_ids) for request in made)
+    assert_exact(run(model, made, scheduler, attn, kv))
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize("attn", ATTENTIONS)
+def test_the_id_that_pads_is_never_attended_to(scheduler: str, attn: str) -> None:
+    """Case 19: no pad token is needed, and what stands in its place could be NaN."""
+    model = tiny(pad_token_id=None, rms_norm_eps=1.1e-6)  # the norm only makes it a model of its own
+    made = requests(model, "3/8@0 12/8@0 7/8@0", ignore_eos=True)
+    assert model.hf.config.pad_token_id is None and not any(0 in (*r.prompt_ids, *(r.output_ids or ())) for r in made)
+    with torch.no_grad():
+        model.hf.get_input_embeddings().weight[0] = torch.nan
+    engine = run(model, made, scheduler, attn)
+    assert (sum(passed[2] for passed in engine.steps[0].passes) == 9 + 5) == (attn == "padded")
+    assert_exact(engine)
+
+
+@pytest.mark.parametrize("kv", CACHES)
+@pytest.mark.parametrize("attn", ATTENTIONS)
+def test_decodes_and_prompt_chunks_share_a_step_without_mixing_up(model: Model, attn: str, kv: str) -> None:
+    """Case 20."""
+    spec = "4/30@0 3/30@0 5/30@0 4/30@0 60/9@0.05"
+    options = {"scheduler.max_num_batched_tokens": 16}
+    engine = run(model, requests(model, spec, ignore_eos=True), "chunked", attn, kv, max_num_seqs=5, options=options, clock=TickClock())
+    mixed = [step for step in engine.steps if len(step.rows) == 5 and step.rows[-1][3] > 1]
+    assert len(mixed) >= 4 and "mixed" in step_kinds(engine)
+    assert all([row[3] for row in step.rows[:4]] == [1, 1, 1, 1] for step in mixed), "decodes first"
+    assert_exact(engine)
+
+
+def test_every_dtype_a_model_can_have_has_a_tolerance() -> None:
+    """Case 8: what is promised in which dtype is stated for all of them."""
+    from cbbench.reference import TIE_TOLERANCE
+
+    assert set(TIE_TOLERANCE) == set(DTYPES.values())
+
+
+def test_hooks_see_each_pass(model: Model) -> None:
+    """The looking glass of these tests itself: one call before and one after each step."""
+    seen: list[str] = []
+    engine = run_watched(
+        model, requests(model, "5/3@0"), before=lambda *_: seen.append("before"), after=lambda *_: seen.append("after")
+    )  # fmt: skip
+    assert seen == ["before", "after"] * len(engine.steps) and len(engine.steps) == 3
