@@ -93,8 +93,12 @@ def run(
     runner = Runner(job, screen)
     runner.prepare()
     path = new_run_path(out, read.name)
+    try:
+        run_dir = RunDir(path)
+    except OSError as error:
+        raise UserError(f"--out {out}: cannot be written: {error.strerror}") from error
     with screen:
-        outcome = runner.run(RunDir(path))
+        outcome = runner.run(run_dir)
     print_runs([read_run(path)], str(format), save_in=path)
     screen.say(f"saved in {path}" + (" (interrupted: whole rounds only)" if outcome.interrupted else ""))
     raise typer.Exit(outcome.exit_code)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from huggingface_hub.utils import logging as hub_logging
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
@@ -99,6 +100,7 @@ def load(name: str, dtype: str = "float32", device: str = "cpu", base_dir: Path 
 
     Relative paths count from `base_dir`. Raises UserError with what to do when there is no such model.
     """
+    hub_logging.set_verbosity_error()  # or every retry at an unreachable hub is a line
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     base_dir = base_dir or Path.cwd()
@@ -115,17 +117,23 @@ def load(name: str, dtype: str = "float32", device: str = "cpu", base_dir: Path 
     try:
         options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
         hf = AutoModelForCausalLM.from_pretrained(source, dtype=DTYPES[dtype], use_safetensors=True, **options)
-        tokenizer = AutoTokenizer.from_pretrained(source, **options)
     except (OSError, ValueError) as error:
-        raise UserError(f"model {name!r} cannot be loaded: {_first_line(error)}. {_hint(name)}") from error
-    return _wrap(name, hf.to(device), tokenizer)
+        raise UserError(f"model {name!r} cannot be loaded: {_first_line(error)}. {HINT}") from error
+    return _wrap(name, hf.to(device), _tokenizer(source, options))
 
 
-def _hint(name: str) -> str:
-    return (
-        f"Use {EMBEDDED} (embedded), a directory with config.json and safetensors, a .gguf file, random:<config.json>, "
-        "or download the hub model first where the hub can be reached"
-    )
+HINT = (
+    f"Use {EMBEDDED} (embedded), a directory with config.json and safetensors, a .gguf file, random:<config.json>, "
+    "or download the hub model first where the hub can be reached"
+)
+
+
+def _tokenizer(source: str, options: dict[str, Any]) -> Any | None:
+    """None where the model comes without one: prompts must then be token ids."""
+    try:
+        return AutoTokenizer.from_pretrained(source, **options)
+    except (OSError, ValueError):
+        return None
 
 
 def _first_line(error: Exception) -> str:

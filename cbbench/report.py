@@ -83,6 +83,16 @@ class TableRow:
     values: dict[str, Any]  # metric -> median over rounds
 
 
+def groups(runs: list[Run]) -> dict[str, list[Run]]:
+    """Runs that computed the same thing, by a title that says what; only these stand in one table."""
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        workload, model = run.info["workload"], run.info["model"]
+        title = f"{workload['name']} ({workload['digest']}) on {model['name']}" + (f" in {model['dtype']}" if model["digest"] else "")
+        found.setdefault(title, []).append(run)
+    return found
+
+
 def table_rows(runs: list[Run]) -> list[TableRow]:
     """One row an arm and run; an arm without a whole round is a row too, with its reason."""
     rows = []
@@ -174,8 +184,8 @@ def as_rich(grid: Grid) -> RichTable:
     return table
 
 
-def as_markdown(grids: list[Grid]) -> str:
-    parts = []
+def as_markdown(title: str, grids: list[Grid]) -> str:
+    parts = [f"## {title}\n"]
     for grid in grids:
         frame = pd.DataFrame(grid.lines, columns=range(len(grid.headers)))
         num_text = grid.headers.index("tokens") + 1

@@ -167,19 +167,19 @@ class Runner:
         record = RunRecord()
         self.progress.cell_started(arm.label, round_number, sum(r.max_new_tokens for r in self.requests))
         try:
-            record = self._measure(arm, cell)
+            record = self.measure(arm, cell)
         except Exception as error:  # a failed arm is a row with its reason; the others go on
             cell["failed"] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
             cell["traceback"] = traceback.format_exc()
             self.progress.say(f"{arm.label} failed in round {round_number}: {cell['failed']}")
         self.progress.cell_ended(sum(len(r.output_ids) for r in record.requests))
         cell["interrupted"] = outcome.interrupted = record.interrupted
-        lines = self._judged(record)
+        lines = self.judged(record)
         outcome.wrong += sum(line.get("outcome") == "wrong" for line in lines)
         outcome.incomplete += bool(cell.get("failed")) + sum(line["state"] != "finished" for line in lines)
         run_dir.write_cell(arm.label, round_number, cell, record.step_lines(), lines)
 
-    def _measure(self, arm: Arm, cell: dict[str, Any]) -> RunRecord:
+    def measure(self, arm: Arm, cell: dict[str, Any]) -> RunRecord:
         with self.model.serving() if self.model else nullcontext():
             for _ in range(self.job.warmup if self.model else 0):
                 self._engine(arm).run(self._warmup_requests(arm))
@@ -211,7 +211,7 @@ class Runner:
         first = self.requests[: arm.max_num_seqs]
         return [replace(r, arrival_s=0.0, max_new_tokens=min(r.max_new_tokens, WARMUP_NEW_TOKENS)) for r in first]
 
-    def _judged(self, record: RunRecord) -> list[dict[str, Any]]:
+    def judged(self, record: RunRecord) -> list[dict[str, Any]]:
         """Request records with how their tokens compare."""
         lines = record.request_lines()
         for line, request in zip(lines, self.requests, strict=False):

@@ -75,21 +75,29 @@ def print_runs(runs: list[Run], format: str, save_in: Path | None = None) -> Non
         for problem in run.problems:
             warn(problem)
     frame = report.as_frame(runs)
-    made = report.grids(report.table_rows(runs))
+    grids = {title: report.grids(report.table_rows(group)) for title, group in report.groups(runs).items()}
+    markdown = "\n".join(report.as_markdown(title, group) for title, group in grids.items())
     if save_in is not None:
         frame.to_csv(save_in / "summary.csv", index=False)
-        (save_in / "summary.md").write_text(report.as_markdown(made))
+        (save_in / "summary.md").write_text(markdown)
     if format == "csv":
         print(frame.to_csv(index=False), end="")
     elif format == "json":
         print(report.as_json(runs))
     elif format == "markdown":
-        print(report.as_markdown(made))
+        print(markdown)
     else:
-        console = stdout()
-        for grid in made:
-            console.print(report.as_rich(grid))
+        _print_grids(grids)
+
+
+def _print_grids(grids: dict[str, list[report.Grid]]) -> None:
+    console = stdout()
+    for title, group in grids.items():
+        console.print(title, markup=False)
+        for grid in group:
             console.print()
+            console.print(report.as_rich(grid))
+        console.print()
 
 
 def print_strategies(kind: str | None) -> None:
@@ -152,4 +160,4 @@ def print_doctor() -> None:
             able = [n for n in plugins.names(axis) if (c := plugins.find(axis, n)).cannot_run(device, dtype, c.Options()) is None]
             rows.append((f"{axis} in {dtype}", ", ".join(able) or "none"))
     for name, value in rows:
-        print(f"{name:18} {value}")
+        print(f"{name:22} {value}")

@@ -1,0 +1,5 @@
+"""`python -m cbbench`."""
+
+from cbbench.cli import main
+
+main()
