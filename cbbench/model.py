@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import zlib
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -12,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from huggingface_hub.utils import logging as hub_logging
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
@@ -100,7 +100,7 @@ def load(name: str, dtype: str = "float32", device: str = "cpu", base_dir: Path 
 
     Relative paths count from `base_dir`. Raises UserError with what to do when there is no such model.
     """
-    hub_logging.set_verbosity_error()  # or every retry at an unreachable hub is a line
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # or every retry at an unreachable hub is a line
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     base_dir = base_dir or Path.cwd()

@@ -45,6 +45,62 @@ class CpuKernel:
         return out_THD
 
 
+@numba.njit(fastmath=True, cache=True, boundscheck=False, inline="always")
+def _scores(q0, q1, keys, slots, num_keys, kv_head, out0, out1):  # type: ignore[no-untyped-def]
+    """Dot products of two queries with every key, two by four at a time: each loaded vector is used several times."""
+    dim = len(q0)
+    for j in range(0, num_keys, 4):
+        k0, k1 = keys[slots[j], kv_head], keys[slots[min(j + 1, num_keys - 1)], kv_head]
+        k2, k3 = keys[slots[min(j + 2, num_keys - 1)], kv_head], keys[slots[min(j + 3, num_keys - 1)], kv_head]
+        a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = np.float32(0)
+        for d in range(dim):
+            a0 += q0[d] * k0[d]
+            a1 += q0[d] * k1[d]
+            a2 += q0[d] * k2[d]
+            a3 += q0[d] * k3[d]
+            b0 += q1[d] * k0[d]
+            b1 += q1[d] * k1[d]
+            b2 += q1[d] * k2[d]
+            b3 += q1[d] * k3[d]
+        out0[j], out0[j + 1], out0[j + 2], out0[j + 3] = a0, a1, a2, a3
+        out1[j], out1[j + 1], out1[j + 2], out1[j + 3] = b0, b1, b2, b3
+
+
+@numba.njit(fastmath=True, cache=True, boundscheck=False, inline="always")
+def _exp(x, out, bits):  # type: ignore[no-untyped-def]
+    """out = exp(x) for x <= 0, to about 1e-7: 2 ** (whole + rest), the whole part put straight into the exponent bits.
+
+    `bits` is the int32 view of scratch memory that is read back as floats; plain loops, so that they vectorise.
+    Coefficients: the Cephes library's expf."""
+    for j in range(len(x)):
+        y = max(x[j], np.float32(-87))
+        whole = math.floor(y * np.float32(1.44269504) + np.float32(0.5))
+        rest = y - whole * np.float32(0.693359375) - whole * np.float32(-2.12194440e-4)
+        p = np.float32(1.9875691500e-4)
+        p = p * rest + np.float32(1.3981999507e-3)
+        p = p * rest + np.float32(8.3334519073e-3)
+        p = p * rest + np.float32(4.1665795894e-2)
+        p = p * rest + np.float32(1.6666665459e-1)
+        p = p * rest + np.float32(5.0000001201e-1)
+        out[j] = p * rest * rest + rest + np.float32(1)
+        bits[j] = (np.int32(whole) + np.int32(127)) << np.int32(23)
+    scale = bits.view(np.float32)
+    for j in range(len(x)):
+        out[j] *= scale[j]
+
+
+@numba.njit(fastmath=True, cache=True, boundscheck=False, inline="always")
+def _mix(weights, values, slots, num_keys, kv_head, out):  # type: ignore[no-untyped-def]
+    """out += the values weighted, four keys at a time. Weights behind num_keys are 0."""
+    dim = len(out)
+    for j in range(0, num_keys, 4):
+        v0, v1 = values[slots[j], kv_head], values[slots[min(j + 1, num_keys - 1)], kv_head]
+        v2, v3 = values[slots[min(j + 2, num_keys - 1)], kv_head], values[slots[min(j + 3, num_keys - 1)], kv_head]
+        w0, w1, w2, w3 = weights[j], weights[j + 1], weights[j + 2], weights[j + 3]
+        for d in range(dim):
+            out[d] += w0 * v0[d] + w1 * v1[d] + w2 * v2[d] + w3 * v3[d]
+
+
 @numba.njit(parallel=True, fastmath=True, cache=True, boundscheck=False, nogil=True)
 def _attend(q, keys, values, slot_table, block_size, tiles, scale, window, out):  # type: ignore[no-untyped-def]
     num_heads, dim = q.shape[1], q.shape[2]
@@ -54,48 +110,43 @@ def _attend(q, keys, values, slot_table, block_size, tiles, scale, window, out):
         tile, kv_head = task // num_kv_heads, task % num_kv_heads
         first, num_queries, row, position = tiles[tile]
         lines = num_queries * group  # (query, head of the group) pairs
-        scores = np.empty((lines, KEY_TILE), np.float32)
+        queries = np.empty((lines + 1, dim), np.float32)  # scaled; one spare, lines are taken two by two
+        for line in range(lines):
+            for d in range(dim):
+                queries[line, d] = q[first + line // group, kv_head * group + line % group, d] * scale
+        queries[lines] = 0
+        scores = np.empty((lines + 1, KEY_TILE), np.float32)
+        weights, bits = np.empty(KEY_TILE, np.float32), np.empty(KEY_TILE, np.int32)
+        slots = np.empty(KEY_TILE, np.int64)
         mixed = np.zeros((lines, dim), np.float32)
-        top = np.full(lines, -1e30, np.float32)  # fastmath knows no infinity
+        top = np.full(lines, np.float32(-1e30))  # fastmath knows no infinity
         total = np.zeros(lines, np.float32)
         last = position + num_queries - 1
-        for tile_start in range(max(0, position - window + 1), last + 1, KEY_TILE):
-            tile_stop = min(tile_start + KEY_TILE, last + 1)
-            for p in range(tile_start, tile_stop):
-                slot = slot_table[row, p // block_size] + p % block_size
-                for line in range(lines):
-                    query = line // group
-                    dot = np.float32(0)
-                    for d in range(dim):
-                        dot += q[first + query, kv_head * group + line % group, d] * keys[slot, kv_head, d]
-                    scores[line, p - tile_start] = dot * scale
+        for start in range(max(0, position - window + 1), last + 1, KEY_TILE):
+            num_keys = min(KEY_TILE, last + 1 - start)
+            for j in range(num_keys):
+                slots[j] = slot_table[row, (start + j) // block_size] + (start + j) % block_size
+            for line in range(0, lines, 2):
+                _scores(queries[line], queries[line + 1], keys, slots, num_keys, kv_head, scores[line], scores[line + 1])
             for line in range(lines):
                 at = position + line // group  # this query sees keys at - window + 1 to at
-                low, high = max(tile_start, at - window + 1), min(tile_stop, at + 1)
+                low, high = max(0, at - window + 1 - start), min(num_keys, at + 1 - start)
                 if low >= high:
-                    for j in range(tile_stop - tile_start):
-                        scores[line, j] = 0
                     continue
                 peak = top[line]
-                for p in range(low, high):
-                    peak = max(peak, scores[line, p - tile_start])
-                fade = np.float32(math.exp(top[line] - peak)) if total[line] > 0 else np.float32(0)
+                for j in range(low, high):
+                    peak = max(peak, scores[line, j])
+                fade = np.float32(math.exp(max(top[line] - peak, np.float32(-87))))
                 top[line] = peak
-                total[line] *= fade
+                for j in range(low, high):
+                    scores[line, j] -= peak
+                _exp(scores[line], weights, bits)
+                weights[:low] = 0
+                weights[high:] = 0
+                total[line] = total[line] * fade + weights.sum()
                 for d in range(dim):
                     mixed[line, d] *= fade
-                for p in range(tile_start, tile_stop):
-                    weight = np.float32(0)
-                    if low <= p < high:
-                        weight = np.float32(math.exp(scores[line, p - tile_start] - peak))
-                        total[line] += weight
-                    scores[line, p - tile_start] = weight
-            for p in range(tile_start, tile_stop):
-                slot = slot_table[row, p // block_size] + p % block_size
-                for line in range(lines):
-                    weight = scores[line, p - tile_start]
-                    for d in range(dim):
-                        mixed[line, d] += weight * values[slot, kv_head, d]
+                _mix(weights, values, slots, num_keys, kv_head, mixed[line])
         for line in range(lines):
             for d in range(dim):
                 out[first + line // group, kv_head * group + line % group, d] = mixed[line, d] / total[line]
