@@ -105,6 +105,8 @@ class Engine:
         request, limit = sequence.request, self.executor.max_positions
         if not request.prompt_ids:
             return "the prompt has no tokens"
+        if request.max_new_tokens < 1:
+            return f"asks for {request.max_new_tokens} new tokens"
         if limit is not None and request.max_kv_tokens > limit:
             return f"needs {request.max_kv_tokens} positions, the model has {limit}"
         return self.cache.refusal(sequence)

@@ -104,3 +104,14 @@ def first_step_of(engine: Engine, index: int) -> int:
 def last_step_of(engine: Engine, index: int) -> int:
     """The step, counted from 1, in which a sequence last computed something."""
     return 1 + max(step.step for step in engine.steps if any(row[1] == index and row[3] for row in step.rows))
+
+
+def nan_seen(model: Model) -> tuple[list[bool], list[Any]]:
+    """Whether each output of a layer and of the head holds a NaN, and the hooks that find out."""
+    seen: list[bool] = []
+
+    def look(_: object, __: object, output: Any) -> None:
+        seen.append(bool((output[0] if isinstance(output, tuple) else output).isnan().any()))
+
+    parts = [*model.hf.model.layers, model.hf.get_output_embeddings()]
+    return seen, [part.register_forward_hook(look) for part in parts]

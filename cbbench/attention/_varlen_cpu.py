@@ -33,7 +33,9 @@ class CpuKernel:
             packed += row.num_new
         tiles.sort(key=lambda tile: -tile[3])  # the long ones first, so that threads end together
         self.tiles = np.array(tiles, np.int64)
-        numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
+        num_threads = torch.get_num_threads()
+        numba.set_num_threads(min(num_threads, numba.config.NUMBA_NUM_THREADS))
+        torch.set_num_threads(num_threads)  # both share one OpenMP, which numba's call has just set to all cores
 
     def attend(self, call: LayerCall, queries_THD: torch.Tensor, kv: KVView) -> torch.Tensor:
         keys_SKD, values_SKD = kv.blocks(call.layer)

@@ -62,14 +62,15 @@ class Preallocated(KVCache):
         return None
 
     def reserve(self, sequence: Sequence, num_tokens: int) -> bool:
-        if sequence.index not in self.regions:
-            size = self.region_tokens(sequence)
-            start = self.arena.place(size)
-            if start is None:
-                return False
-            self.regions[sequence.index] = (start, size)
-            self.written[sequence.index] = 0
-        return num_tokens <= self.regions[sequence.index][1]
+        if sequence.index in self.regions:
+            return num_tokens <= self.regions[sequence.index][1]
+        size = self.region_tokens(sequence)
+        start = self.arena.place(size) if num_tokens <= size else None
+        if start is None:
+            return False
+        self.regions[sequence.index] = (start, size)
+        self.written[sequence.index] = 0
+        return True
 
     def release(self, sequence: Sequence) -> None:
         if sequence.index not in self.regions:

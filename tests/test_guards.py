@@ -1,0 +1,160 @@
+"""Imports point one way, heavy libraries wait until they are needed, and the engine knows no strategy by name."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import cbbench
+from cbbench import plugins
+from tests.commands import ENVIRONMENT, command
+from tests.engines import ATTENTIONS, CACHES, SCHEDULERS
+
+ROOT = Path(cbbench.__path__[0])
+FILES = {".".join(("cbbench", *path.relative_to(ROOT).with_suffix("").parts)): path for path in sorted(ROOT.rglob("*.py"))}
+MODULES = {name.removesuffix(".__init__"): path for name, path in FILES.items()}
+HEAVY = ("torch", "transformers", "numba", "flash_attn", "accelerate", "safetensors", "gguf")
+STRATEGIES = [f"{plugins.KINDS[kind]}.{name}" for kind, names in
+              {"scheduler": SCHEDULERS, "attn": ATTENTIONS, "kv": CACHES}.items() for name in names]  # fmt: skip
+
+
+def imported(module: str, at_start: bool = False) -> Iterator[str]:
+    """The modules that a file names in imports; `at_start`: only those that importing it carries out."""
+
+    def walk(node: ast.AST) -> Iterator[ast.AST]:
+        yield node
+        if at_start and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            return
+        if at_start and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            return
+        for child in ast.iter_child_nodes(node):
+            yield from walk(child)
+
+    for node in walk(ast.parse(MODULES[module].read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0 and node.module, f"{module}: relative import"
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names if f"{node.module}.{alias.name}" in MODULES)
+
+
+def reached(module: str) -> set[str]:
+    """Everything that `import module` imports: files of cbbench, and the top-level names of other packages."""
+    seen: set[str] = set()
+    todo = [module]
+    while todo:
+        name = todo.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        if name in MODULES:
+            parents = [name.rpartition(".")[0]] if "." in name else []
+            todo += [*imported(name, at_start=True), *parents]
+    return {name if name in MODULES else name.partition(".")[0] for name in seen}
+
+
+def own(module: str) -> set[str]:
+    """The files of cbbench that a file names in any import."""
+    return {name for name in imported(module) if name in MODULES and name != "cbbench"}
+
+
+def test_the_walk_sees_what_is_there() -> None:
+    assert len(MODULES) > 30 and len(STRATEGIES) >= 10
+    assert {"torch", "cbbench.kvcache.base", "cbbench.plan"} <= reached("cbbench.engine")
+    assert "transformers" in reached("cbbench.runner") | reached("cbbench.model")
+    assert "cbbench.model" in set(imported("cbbench.runner")) and "torch" not in reached("cbbench.errors")
+
+
+@pytest.mark.parametrize("module", STRATEGIES)
+def test_a_strategy_imports_its_base_and_never_another_strategy_the_engine_or_the_config(module: str) -> None:
+    folder = module.rpartition(".")[0]
+    allowed = {f"{folder}.base", folder, *(f"cbbench.{name}" for name in ("request", "plan", "strategy", "errors"))}
+    allowed |= {name for name in MODULES if name.startswith(f"{folder}._")}
+    if folder == "cbbench.attention":
+        allowed |= {"cbbench.kvcache", "cbbench.kvcache.base"}
+    assert own(module) <= allowed, own(module) - allowed
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if m.startswith(tuple(plugins.KINDS.values())) and m not in STRATEGIES])
+def test_bases_and_helpers_import_no_strategy_and_nothing_above_them(module: str) -> None:
+    above = {f"cbbench.{name}" for name in ("engine", "executor", "runner", "config", "cli", "model", "plugins", "workload", "results")}
+    assert not own(module) & ({*STRATEGIES} | above)
+    if module != "cbbench.attention.base":
+        other = {package for package in plugins.KINDS.values() if not module.startswith(package)}
+        allowed = {"cbbench.attention.base", "cbbench.kvcache.base"} if ".attention." in module else set()
+        assert {name for name in own(module) if name.rpartition(".")[0] in other} <= allowed
+
+
+@pytest.mark.parametrize("module", ["metrics", "results", "report", "show", "compare", "stats", "cli", "config", "workload", "budget"])
+def test_reading_results_and_workloads_starts_without_torch(module: str) -> None:
+    name = f"cbbench.{module}"
+    if name not in MODULES:
+        assert module in ("compare", "stats"), f"{module} is gone: strike it from this list"
+        return
+    assert not reached(name) & {*HEAVY}, sorted(reached(name))
+
+
+def test_only_the_model_and_its_seam_know_transformers() -> None:
+    knowing = {name for name in MODULES if any(found.split(".")[0] == "transformers" for found in imported(name))}
+    assert knowing == {f"cbbench.{name}" for name in ("model", "seam", "reference", "gguf")}
+
+
+def test_arrows_point_from_the_command_line_down_to_the_engine() -> None:
+    assert {name for name in MODULES if "cbbench.cli" in own(name)} <= {"cbbench.__main__"}
+    assert [name for name in MODULES if "cbbench.runner" in own(name)] == ["cbbench.cli", "cbbench.show"]
+    assert not [name for name in MODULES if own(name) & {*STRATEGIES}], "strategies are found by name"
+    engine = {"clock", "errors", "executor", "kvcache.base", "plan", "record", "request", "schedulers.base"}
+    assert own("cbbench.engine") <= {f"cbbench.{name}" for name in engine} | {"cbbench.kvcache", "cbbench.schedulers"}
+
+
+def test_the_engine_branches_on_no_strategy() -> None:
+    tree = ast.parse(MODULES["cbbench.engine"].read_text())
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    assert "isinstance" not in names and not texts & {*SCHEDULERS, *ATTENTIONS, *CACHES}
+
+
+def test_72_the_wall_clock_is_read_for_dates_alone() -> None:
+    calls = {(name, ast.unparse(node.func)) for name, path in MODULES.items() for node in ast.walk(ast.parse(path.read_text()))
+             if isinstance(node, ast.Call) and ast.unparse(node.func).startswith(("time.", "datetime."))}  # fmt: skip
+    assert {call for _, call in calls} <= {"time.perf_counter", "time.sleep", "time.strftime", "time.gmtime"}
+    assert {name for name, call in calls if call == "time.perf_counter"} == {"cbbench.clock"}
+
+
+def python(code: str, *words: str) -> tuple[float, str]:
+    """Seconds and stdout of a fresh interpreter."""
+    started_s = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, env=ENVIRONMENT, check=True)
+    return time.perf_counter() - started_s, done.stdout
+
+
+LOADED = f"""
+import sys
+from cbbench.cli import main
+try: main()
+except SystemExit as ended: assert not ended.code, ended
+print("LOADED", sorted({{name.split(".")[0] for name in sys.modules}} & {{{", ".join(map(repr, HEAVY))}}}))
+"""
+
+
+def test_help_answers_in_half_a_second_without_torch() -> None:
+    runs = [python(LOADED, "--help") for _ in range(3)]
+    assert min(seconds for seconds, _ in runs) < 0.5
+    for _, out in runs:
+        assert out.endswith("LOADED []\n")
+        assert all(name in out for name in ("run", "compare", "list", "workload", "doctor"))
+
+
+def test_comparing_saved_runs_loads_no_torch(tmp_path: Path) -> None:
+    """A gate in CI does not wait for it."""
+    (tmp_path / "w.yaml").write_text("requests: [{id: a, prompt_ids: [1, 2], max_new_tokens: 3}]\nmodel: none\n")
+    assert command("run", tmp_path / "w.yaml", "--rounds", "1", "--out", tmp_path / "r").code == 0
+    _, out = python(LOADED, "compare", str(tmp_path / "r"))
+    assert "continuous+varlen+paged" in out and out.endswith("LOADED []\n")
