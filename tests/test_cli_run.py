@@ -102,6 +102,14 @@ def test_verify_generates_what_is_missing_once(recorded: Path, tmp_path: Path, m
     assert [row["exact_matched"] for row in again.rows.values()] == [4]
 
 
+def test_a_reference_for_some_requests_checks_those_and_counts_the_rest(recorded: Path, tmp_path: Path) -> None:
+    (tmp_path / "w.yaml").write_text(recorded.read_text())
+    rows = [row | {"output_ids": None} if row["id"] == "long" else row for row in read_lines(recorded.with_suffix(".jsonl"))]
+    write_lines(tmp_path / "w.jsonl", rows)
+    shown = run(tmp_path / "w.yaml", tmp_path)
+    assert shown.code == 0 and "3/3 exact, 1 unverified" in shown.out, shown
+
+
 def test_formats_hold_the_same_rows_and_stdout_holds_nothing_else(recorded: Path, tmp_path: Path) -> None:
     words = ("--model", "none", "--kv", "cat,paged")
     table, markdown, csv, data = (run(recorded, tmp_path, *words, "--format", name) for name in ("table", "markdown", "csv", "json"))

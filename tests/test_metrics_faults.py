@@ -145,6 +145,14 @@ def test_keys_behind_a_shorter_row_and_all_keys_of_a_held_row_are_decode_padding
     assert metrics(run_virtual(asked((10, 1), (30, 3)), "static", "varlen"))["decode_padding_frac"] == 0
 
 
+def test_an_empty_slot_is_starved_while_a_queue_waits_and_drained_after() -> None:
+    """Two slots, memory for one: four steps with the second request in the queue, four with nobody there."""
+    row = metrics(run_virtual(asked((10, 4), (10, 4)), kv="cat", max_num_seqs=2, budget_tokens=16))
+    parts = [row[f"slot_idle_{reason}_frac"] for reason in ("finished", "starved", "drain")]
+    assert (parts, row["slot_idle_frac"]) == ([0, 4 / 16, 4 / 16], 8 / 16)
+    assert [row[f"decode_idle_{reason}_frac"] for reason in ("finished", "starved", "drain")] == [0, 3 / 12, 3 / 12]
+
+
 def test_reserved_memory_is_split_by_what_it_is_for() -> None:
     """One region of 20 slots for 4 + 3 - 1 = 6 tokens; steps of a second with 4, 5 and 6 written."""
     row = metrics(run_virtual(asked((4, 3)), kv="preallocated", budget_tokens=32, options={"kv.max_len": 20}))
