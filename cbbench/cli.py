@@ -11,14 +11,31 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from cbbench.errors import UserError
 
+
+class OneLine(TyperGroup):
+    """A user's mistake is one line and exit code 2, an interrupt one line and 130; neither a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except UserError as error:
+            print(f"cbbench: {error}", file=sys.stderr)
+            raise typer.Exit(2) from error
+        except KeyboardInterrupt as interrupt:
+            print("cbbench: interrupted", file=sys.stderr)
+            raise typer.Exit(130) from interrupt
+
+
 app = typer.Typer(
+    cls=OneLine,
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help=__doc__ and "Scheduler x attention x KV cache: batching strategies on a real model, measured, and proved token for token.",
+    help="Scheduler x attention x KV cache: batching strategies on a real model, measured, and proved token for token.",
 )
 workload_app = typer.Typer(no_args_is_help=True, help="Make and inspect recorded workloads.")
 app.add_typer(workload_app, name="workload")
@@ -80,18 +97,19 @@ def run(
     read = read_workload(workload)
     arms = build_arms(read, Overrides({"scheduler": scheduler, "attn": attn, "kv": kv}, arm, set_, memory_budget, max_num_seqs))
 
+    from cbbench.job import NO_MODEL, Job, prepare
+    from cbbench.machine import choose_device, default_threads
     from cbbench.results import RunDir, new_run_path, read_run
-    from cbbench.runner import NO_MODEL, Job, Runner, choose_device, default_threads
+    from cbbench.runner import Runner
 
     chosen = model or read.file.model
     job = Job(
         read, arms, chosen, str(dtype or read.file.dtype), "cpu" if chosen == NO_MODEL else choose_device(device),
         threads or default_threads(), rounds or read.file.measure.rounds, read.file.measure.warmup if warmup is None else warmup,
-        verify, ["cbbench", *sys.argv[1:]], trust_remote_code, None if model else workload.parent,
+        verify, ("cbbench", *sys.argv[1:]), trust_remote_code, None if model else workload.parent,
     )  # fmt: skip
     screen = Screen()
-    runner = Runner(job, screen)
-    runner.prepare()
+    runner = Runner(prepare(job, screen.say), screen)
     path = new_run_path(out, read.name)
     try:
         run_dir = RunDir(path)
@@ -152,9 +170,9 @@ def record(
         raise UserError(f"-o {output}: should be NAME.yaml")
     import torch
 
-    from cbbench.model import EMBEDDED, load
+    from cbbench.load import EMBEDDED, load
+    from cbbench.machine import choose_device
     from cbbench.recorder import record as record_workload
-    from cbbench.runner import choose_device
     from cbbench.show import track, warn
 
     if threads:
@@ -173,12 +191,5 @@ def doctor() -> None:
 
 
 def main(argv: list[str] | None = None) -> Any:
-    """The entry point: a user's mistake is one line and exit code 2."""
-    try:
-        return app(argv)
-    except UserError as error:
-        print(f"cbbench: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("cbbench: interrupted", file=sys.stderr)
-        sys.exit(130)
+    """The entry point."""
+    return app(argv)

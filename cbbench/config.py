@@ -175,8 +175,19 @@ def check_runnable(arms: list[Arm], device: str, dtype: str) -> None:
             chosen: Chosen = getattr(arm, axis)
             reason = chosen.cls.cannot_run(device, dtype, chosen.options)
             if reason:
-                others = [n for n in plugins.names(axis) if (c := plugins.find(axis, n)).cannot_run(device, dtype, c.Options()) is None]
-                raise UserError(f"{arm.label} cannot run: {reason} (on {device} in {dtype} these work: {', '.join(others)})")
+                others = ", ".join(name for name in plugins.names(axis) if why_not(axis, name, device, dtype) is None)
+                raise UserError(f"{arm.label} cannot run: {reason} (on {device} in {dtype} these work: {others})")
+
+
+def why_not(axis: str, name: str, device: str, dtype: str) -> str | None:
+    """Why a strategy with its default options cannot run; None where it can."""
+    try:
+        cls = plugins.find(axis, name)
+        return cls.cannot_run(device, dtype, cls.Options())
+    except ValidationError as error:
+        return f"needs its option {error.errors()[0]['loc'][0]} to be set"
+    except UserError as error:
+        return str(error)
 
 
 def tokens_of(arm: Arm, bytes_per_token: int, longest: int) -> int:

@@ -10,6 +10,8 @@ from typing import Any
 
 import psutil
 
+from cbbench.errors import UserError
+
 PACKAGES = ("cbbench", "torch", "transformers", "numba", "numpy", "flash-attn")
 
 
@@ -77,3 +79,22 @@ class PeakMemory:
         lines = Path("/proc/self/status").read_text().splitlines()
         peak_kib = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
         return max(peak_kib * 1024 - self.before, 0)
+
+
+def choose_device(device: str) -> str:
+    """`auto` takes cuda where there is one. Raises UserError for a device that this machine lacks."""
+    import torch
+
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if device == "auto":
+        return "cuda" if available["cuda"] else "cpu"
+    if not available.get(device, False):
+        here = ", ".join(name for name, there in available.items() if there)
+        raise UserError(f"--device {device}: not on this machine, which has {here}")
+    return device
+
+
+def default_threads() -> int:
+    import torch
+
+    return torch.get_num_threads()

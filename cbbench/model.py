@@ -1,29 +1,20 @@
-"""The real model: where it comes from, what it is, and one forward pass over a layout."""
+"""The real model: what it is, and one forward pass over a layout. Where it comes from: load.py."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-import logging
 import zlib
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
-from transformers.utils import logging as transformers_logging
+from transformers import PreTrainedModel
 
-from cbbench import gguf, seam
+from cbbench import seam
 from cbbench.attention.base import Attention, ForwardPass
-from cbbench.errors import UserError
 from cbbench.kvcache.base import KVSpec, KVView
-
-EMBEDDED = "smollm2-135m"
-SHAPES = Path(__file__).parent / "shapes"  # published configs, for random weights of a real shape
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass
@@ -93,80 +84,6 @@ class Model:
         if forward_pass.width is None:
             return tokens
         return [token for token, row in zip(tokens, rows, strict=True) if row.samples]
-
-
-def load(name: str, dtype: str = "float32", device: str = "cpu", base_dir: Path | None = None, trust_remote_code: bool = False) -> Model:
-    """`smollm2-135m` (embedded), a hub id, a directory, a .gguf file, or `random:<config.json>[@SEED]`.
-
-    Relative paths count from `base_dir`. Raises UserError with what to do when there is no such model.
-    """
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # or every retry at an unreachable hub is a line
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    base_dir = base_dir or Path.cwd()
-    if name.startswith("random:"):
-        return _wrap(name, _random(name.removeprefix("random:"), DTYPES[dtype], base_dir).to(device), None)
-    if name == EMBEDDED:
-        source = str(gguf.converted(gguf.embedded()))
-    elif name.endswith(".gguf"):
-        if not (base_dir / name).is_file():
-            raise UserError(f"model {name}: no such file")
-        source = str(gguf.converted(base_dir / name))
-    else:
-        source = str(base_dir / name) if (base_dir / name).is_dir() else name
-    try:
-        options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
-        hf = AutoModelForCausalLM.from_pretrained(source, dtype=DTYPES[dtype], use_safetensors=True, **options)
-    except (OSError, ValueError) as error:
-        raise UserError(f"model {name!r} cannot be loaded: {_first_line(error)}. {HINT}") from error
-    return _wrap(name, hf.to(device), _tokenizer(source, options))
-
-
-HINT = (
-    f"Use {EMBEDDED} (embedded), a directory with config.json and safetensors, a .gguf file, random:<config.json>, "
-    "or download the hub model first where the hub can be reached"
-)
-
-
-def _tokenizer(source: str, options: dict[str, Any]) -> Any | None:
-    """None where the model comes without one: prompts must then be token ids."""
-    try:
-        return AutoTokenizer.from_pretrained(source, **options)
-    except (OSError, ValueError):
-        return None
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0].rstrip(".")
-
-
-def _wrap(name: str, hf: PreTrainedModel, tokenizer: Any | None) -> Model:
-    """Reads the end-of-sequence ids as `generate` would, then makes the generation config neutral for both sides."""
-    given = hf.generation_config or GenerationConfig()
-    eos = given.eos_token_id if given.eos_token_id is not None else getattr(hf.config, "eos_token_id", None)
-    eos_ids = frozenset([eos] if isinstance(eos, int) else eos or [])
-    harmless = ("_from_model_config", "transformers_version", "bos_token_id", "eos_token_id", "pad_token_id", "use_cache")
-    neutralised = {key: value for key, value in given.to_diff_dict().items() if key not in harmless}
-    hf.generation_config = GenerationConfig()
-    return Model(name, hf.eval(), tokenizer, eos_ids, neutralised)
-
-
-def _random(source: str, dtype: torch.dtype, base_dir: Path) -> PreTrainedModel:
-    path_text, _, seed = source.partition("@")
-    shipped = SHAPES / f"{path_text}.json"
-    path = shipped if shipped.is_file() else base_dir / path_text
-    if seed and not seed.isdigit():
-        raise UserError(f"model random:{source}: the seed must be a whole number, not {seed!r}")
-    if not path.is_file():
-        names = ", ".join(sorted(p.stem for p in SHAPES.glob("*.json")))
-        raise UserError(f"model random:{source}: no file {path}; shipped shapes: {names}")
-    try:
-        config = AutoConfig.for_model(**json.loads(path.read_text()))
-    except (ValueError, TypeError, KeyError) as error:
-        raise UserError(f"{path}: not a model configuration: {_first_line(error)}") from error
-    with torch.random.fork_rng():
-        torch.manual_seed(int(seed or 0))
-        return AutoModelForCausalLM.from_config(config, dtype=dtype)
 
 
 SHAPING = (

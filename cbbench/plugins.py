@@ -19,31 +19,35 @@ BASES = {"scheduler": "Scheduler", "attn": "Attention", "kv": "KVCache"}
 
 
 def names(kind: str) -> list[str]:
-    """All that can be written for a kind without `module:Class`; files beginning with _ are helpers."""
+    """All that can be written for a kind without `module:Class`. A file wins over an entry point of its name."""
+    return sorted({*files(kind), *(point.name for point in entry_points(group=KINDS[kind]))})
+
+
+def files(kind: str) -> list[str]:
+    """The strategies in the kind's folder; files beginning with _ are helpers."""
     package = importlib.import_module(KINDS[kind])
-    files = [m.name for m in pkgutil.iter_modules(package.__path__) if m.name != "base" and not m.name.startswith("_")]
-    return sorted({*files, *(point.name for point in entry_points(group=KINDS[kind]))})
+    return [m.name for m in pkgutil.iter_modules(package.__path__) if m.name != "base" and not m.name.startswith("_")]
 
 
 def find(kind: str, name: str) -> type[Strategy]:
     """The class behind a name. Raises UserError: unknown (with the nearest name), broken, or not a strategy."""
-    for point in entry_points(group=KINDS[kind]):
-        if point.name == name:
-            return _checked(kind, name, _import(name, point.module), point.attr)
     if ":" in name:
         module, _, attribute = name.partition(":")
         return _checked(kind, name, _import(name, module), attribute)
-    if name not in names(kind):
-        near = difflib.get_close_matches(name, names(kind), n=1)
-        hint = f"did you mean {near[0]}?" if near else "there are:"
-        raise UserError(f"no {kind} named {name!r}; {hint} {', '.join(names(kind)) if not near else ''}".rstrip())
-    return _only_strategy(kind, name, _import(name, f"{KINDS[kind]}.{name}"))
+    if name in files(kind):
+        return _only_strategy(kind, name, _import(name, f"{KINDS[kind]}.{name}"))
+    for point in entry_points(group=KINDS[kind]):
+        if point.name == name:
+            return _checked(kind, name, _import(name, point.module), point.attr)
+    near = difflib.get_close_matches(name, names(kind), n=1)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names(kind))}"
+    raise UserError(f"no {kind} named {name!r}; {hint}")
 
 
 def _import(name: str, module: str) -> ModuleType:
     try:
         return importlib.import_module(module)
-    except Exception as error:  # whatever a foreign file raises must not take the listing down
+    except (Exception, SystemExit) as error:  # whatever a foreign file raises must not take the listing down
         raise UserError(f"{name}: {module} cannot be imported: {type(error).__name__}: {error}") from error
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from cbbench.metrics import summarize
 
 SCHEMA_VERSION = 1
+NEEDED = {"workload": {"name", "digest"}, "model": {"name", "dtype", "digest"}}  # what a reader of run.json relies on
 
 
 @dataclass
@@ -43,9 +44,12 @@ class RunDir:
         place = self.path / arm / str(round_number)
         half = self.path / arm / f".{round_number}"
         half.mkdir(parents=True)
-        write_json(half / "cell.json", {"arm": arm, "round": round_number, **cell})
+        written = {}
         for name, records in (("steps", steps), ("requests", requests)):
-            (half / f"{name}.jsonl").write_text("".join(json.dumps(record, allow_nan=False) + "\n" for record in records))
+            lines = [json.dumps(record, allow_nan=False) + "\n" for record in records]
+            (half / f"{name}.jsonl").write_text("".join(lines))
+            written[f"num_{name}"] = len(lines)
+        write_json(half / "cell.json", {"arm": arm, "round": round_number, **written, **cell})
         half.rename(place)
 
     def write_text(self, name: str, text: str) -> None:
@@ -86,6 +90,12 @@ def read_run(path: Path) -> Run:
     info = json.loads((path / "run.json").read_text())
     if not isinstance(info, dict) or info.get("schema_version") != SCHEMA_VERSION:
         raise ValueError(f"not a run of schema version {SCHEMA_VERSION}")
+    for part, keys in NEEDED.items():
+        if not isinstance(info.get(part), dict) or not info[part].keys() >= keys:
+            raise ValueError(f"{part} lacks one of {', '.join(sorted(keys))}")
+    arms = info.get("arms")
+    if not isinstance(arms, list) or not all(isinstance(arm, dict) and isinstance(arm.get("label"), str) for arm in arms):
+        raise ValueError("arms should be a list of mappings with a label")
     cells, problems = [], []
     for arm in info["arms"]:
         for folder in sorted((path / arm["label"]).glob("[0-9]*"), key=lambda p: int(p.name) if p.name.isdigit() else -1):
@@ -98,11 +108,18 @@ def read_run(path: Path) -> Run:
 
 def read_cell(folder: Path) -> Cell:
     data = json.loads((folder / "cell.json").read_text())
-    steps, requests = ([json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()] for name in ("steps", "requests"))
+    steps, requests = (_read_lines(folder, name, data[f"num_{name}"]) for name in ("steps", "requests"))
     cell = Cell(data["arm"], data["round"], failed=data.get("failed"), interrupted=data.get("interrupted", False))
     if cell.failed is None:
         cell.metrics = summarize(steps, requests, data)
     return cell
+
+
+def _read_lines(folder: Path, name: str, num_lines: int) -> list[Any]:
+    lines = (folder / f"{name}.jsonl").read_text().splitlines()
+    if len(lines) != num_lines:
+        raise ValueError(f"{name}.jsonl has {len(lines)} of {num_lines} lines")
+    return [json.loads(line) for line in lines]
 
 
 def new_run_path(out: Path, workload: str) -> Path:

@@ -100,8 +100,6 @@ def probe(hf: PreTrainedModel) -> KVSpec:
     """The shape of one token's keys and values, seen from two tokens sent through. Raises UserError, naming the
     architecture and the reason, for a model that our attention cannot serve."""
     name, num_layers = type(hf).__name__, hf.config.num_hidden_layers
-    if hf.config.is_encoder_decoder:
-        raise UserError(f"{name} cannot be served: it is an encoder-decoder; cbbench runs decoder-only models")
     seen = Probe()
     ids = torch.zeros((1, 2), dtype=torch.long, device=hf.device)
     try:

@@ -103,7 +103,7 @@ def _print_grids(grids: dict[str, list[report.Grid]]) -> None:
 def print_strategies(kind: str | None) -> None:
     """`cbbench list`."""
     from cbbench import plugins
-    from cbbench.runner import choose_device
+    from cbbench.machine import choose_device
 
     kinds = {package.rpartition(".")[2]: axis for axis, package in plugins.KINDS.items()}
     wanted = {**kinds, **{axis: axis for axis in plugins.KINDS}}
@@ -121,6 +121,7 @@ def _print_strategy(console: Console, axis: str, name: str, device: str) -> None
     from inspect import getdoc
 
     from cbbench import plugins
+    from cbbench.config import why_not
 
     try:
         cls = plugins.find(axis, name)
@@ -132,9 +133,10 @@ def _print_strategy(console: Console, axis: str, name: str, device: str) -> None
         console.print(f"    {line}", markup=False)
     for key, field in cls.Options.model_fields.items():
         about = f": {field.description}" if field.description else ""
-        console.print(f"    option {axis}.{key}={field.default}{about}", markup=False)
+        default = "..." if field.is_required() else field.default
+        console.print(f"    option {axis}.{key}={default}{about}", markup=False)
     dtype = "float32" if device == "cpu" else "bfloat16"
-    reason = cls.cannot_run(device, dtype, cls.Options())
+    reason = why_not(axis, name, device, dtype)
     console.print(f"    {'cannot run here: ' + reason if reason else f'runs here ({device}, {dtype})'}\n", markup=False)
 
 
@@ -144,10 +146,11 @@ def print_doctor() -> None:
     import torch
 
     from cbbench import gguf, machine, plugins
-    from cbbench.runner import choose_device, default_threads
+    from cbbench.config import why_not
+    from cbbench.machine import choose_device, default_threads
 
     device = choose_device("auto")
-    rows: list[tuple[str, Any]] = list(machine.fingerprint(device, default_threads()).items())
+    rows: list[tuple[str, Any]] = [(name, fact or "none") for name, fact in machine.fingerprint(device, default_threads()).items()]
     rows += [("memory available", report.size(psutil.virtual_memory().available)), ("device", device)]
     rows += [(name, found or "not installed") for name, found in machine.versions().items()]
     rows += [("CUDA", torch.version.cuda or "not in this torch"), ("cache", gguf.cache_dir())]
@@ -157,7 +160,7 @@ def print_doctor() -> None:
         rows.append(("embedded model", error))
     for dtype in ("float32", "bfloat16", "float16"):
         for axis in plugins.KINDS:
-            able = [n for n in plugins.names(axis) if (c := plugins.find(axis, n)).cannot_run(device, dtype, c.Options()) is None]
+            able = [name for name in plugins.names(axis) if why_not(axis, name, device, dtype) is None]
             rows.append((f"{axis} in {dtype}", ", ".join(able) or "none"))
     for name, value in rows:
         print(f"{name:22} {value}")

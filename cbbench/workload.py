@@ -48,12 +48,35 @@ class Gamma(Poisson):
     cv: float = Field(gt=0, description="coefficient of variation of the gaps; 1 is Poisson")
 
 
-class PoissonArrivals(Strict):
-    poisson: Poisson
+class Arrivals(Strict):
+    """When requests come: all at 0 (`offline`), as `recorded`, or by a process with a rate."""
+
+    recorded: bool = False
+    poisson: Poisson | None = None
+    gamma: Gamma | None = None
+
+    def describe(self) -> Any:
+        """As it is written in a file."""
+        process = self.model_dump(exclude_none=True, exclude={"recorded"})
+        return process or ("recorded" if self.recorded else "offline")
 
 
-class GammaArrivals(Strict):
-    gamma: Gamma
+def _arrivals(written: Any) -> Any:
+    if written in ("offline", "recorded"):
+        return {"recorded": written == "recorded"}
+    if not isinstance(written, dict) or len(written) != 1 or not written.keys() <= {"poisson", "gamma"}:
+        raise ValueError(
+            "should be 'offline', 'recorded', {poisson: {rate_per_s: 4}} or {gamma: {rate_per_s: 4, cv: 3}}, not " + repr(written)[:60]
+        )
+    return written
+
+
+def _requests(written: Any) -> Any:
+    if isinstance(written, str):
+        return written
+    if not isinstance(written, list) or not all(isinstance(row, dict) for row in written):
+        raise ValueError("should be the name of a .jsonl file, or a list of requests, each a mapping")
+    return written
 
 
 def _named(choice: Any) -> Any:
@@ -111,8 +134,8 @@ class WorkloadFile(Strict):
     description: str = ""
     model: str = "smollm2-135m"
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    requests: str | list[dict[str, Any]]
-    arrivals: Literal["offline", "recorded"] | PoissonArrivals | GammaArrivals = "offline"
+    requests: Annotated[str | list[dict[str, Any]], BeforeValidator(_requests)]
+    arrivals: Annotated[Arrivals, BeforeValidator(_arrivals)] = Arrivals()
     engine: ArmChoice = ArmChoice()
     arms: list[ArmChoice] = []
     measure: Measure = Measure()
@@ -147,52 +170,70 @@ def read_workload(path: Path) -> Workload:
         file = WorkloadFile.model_validate(source.data)
     except ValidationError as error:
         raise explain(error, WorkloadFile, source.where) from error
-    rows, places = read_rows(path.parent, file.requests, source)
+    rows, places = check_rows(_raw_rows(source, file.requests))
     if not rows:
         raise UserError(f"{source.where(['requests'])}: the workload has no requests")
     return Workload(source, file, rows, places)
 
 
-def read_rows(folder: Path, requests: str | list[dict[str, Any]], source: YamlSource) -> tuple[list[RequestRow], list[str]]:
-    """The rows and the place of each; ids are unique."""
-    if isinstance(requests, str):
-        path = (folder / requests).resolve()
-        if not path.is_relative_to(folder.resolve()):
-            raise UserError(f"{source.where(['requests'])}: {requests} lies outside the workload's folder")
-        raw = read_jsonl(folder / requests, source.where(["requests"]))
-    else:
-        raw = [(source.where(["requests", index]), row) for index, row in enumerate(requests)]
+Raw = list[tuple[str, Any]]  # place, value
+
+
+def _raw_rows(source: YamlSource, requests: str | list[dict[str, Any]]) -> Raw:
+    if not isinstance(requests, str):
+        return [(source.where(["requests", index]), row) for index, row in enumerate(requests)]
+    folder, asked_at = source.path.parent, source.where(["requests"])
+    try:
+        inside = (folder / requests).resolve().is_relative_to(folder.resolve())
+    except ValueError as error:
+        raise UserError(f"{asked_at}: {requests!r} is no file name: {error}") from error
+    if not inside:
+        raise UserError(f"{asked_at}: {requests} lies outside the workload's folder")
+    return read_jsonl(folder / requests, f"{asked_at}: ")
+
+
+def read_jsonl(path: Path, asked_at: str = "") -> Raw:
+    """(file:line, value) of each line that is not blank."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read: {error}"
+        raise UserError(f"{asked_at}{path}: {reason}") from error
+    lines = enumerate(text.split("\n"), 1)  # splitlines would also cut at U+2028 inside a prompt
+    return [(f"{path}:{number}", _parse(f"{path}:{number}", line)) for number, line in lines if line.strip()]
+
+
+def _parse(place: str, line: str) -> Any:
+    def no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise UserError(f"{place}: a key is given twice")
+        return found
+
+    try:
+        return json.loads(line, object_pairs_hook=no_twins)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{place}:{error.colno}: not valid JSON: {error.msg}") from error
+    except UserError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{place}: not readable as JSON: {error}") from error
+
+
+def check_rows(raw: Raw) -> tuple[list[RequestRow], list[str]]:
+    """Rows and the place of each. Raises UserError at the first that is wrong or whose id was given before."""
     rows: list[RequestRow] = []
-    places: list[str] = []
     seen: dict[str, str] = {}
     for place, data in raw:
-        row = check_row(place, data)
+        row = _check_row(place, data)
         if row.id in seen:
             raise UserError(f"{place}: id {row.id!r} was given before, at {seen[row.id]}")
         seen[row.id] = place
         rows.append(row)
-        places.append(place)
-    return rows, places
+    return rows, list(seen.values())
 
 
-def read_jsonl(path: Path, asked_at: str = "") -> list[tuple[str, Any]]:
-    """(file:line, value) of each line that is not blank."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read: {error}"
-        raise UserError(f"{asked_at + ': ' if asked_at else ''}{path}: {reason}") from error
-    found = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.strip():
-            try:
-                found.append((f"{path}:{number}", json.loads(line)))
-            except json.JSONDecodeError as error:
-                raise UserError(f"{path}:{number}:{error.colno}: not valid JSON: {error.msg}") from error
-    return found
-
-
-def check_row(place: str, data: Any) -> RequestRow:
+def _check_row(place: str, data: Any) -> RequestRow:
     try:
         row = RequestRow.model_validate(data)
     except ValidationError as error:
@@ -206,12 +247,17 @@ Encode = Callable[[str], list[int]]
 
 
 def resolve(workload: Workload, encode: Encode | None, vocab_size: int | None = None) -> list[Request]:
-    """Requests with token ids and arrival times. `encode` is the model's tokenizer, None where there is none.
+    """The workload's requests, with token ids and arrival times."""
+    return arriving(to_requests(workload.rows, workload.places, encode, vocab_size), workload.file.arrivals)
+
+
+def to_requests(rows: list[RequestRow], places: list[str], encode: Encode | None, vocab_size: int | None = None) -> list[Request]:
+    """Requests with token ids. `encode` is the model's tokenizer, None where there is none.
 
     An empty prompt stays: the engine refuses that one request. A prompt that the model cannot read is an error.
     """
     requests = []
-    for row, place in zip(workload.rows, workload.places, strict=True):
+    for row, place in zip(rows, places, strict=True):
         ids = row.prompt_ids
         if ids is None:
             if encode is None:
@@ -221,23 +267,19 @@ def resolve(workload: Workload, encode: Encode | None, vocab_size: int | None = 
             raise UserError(f"{place}: request {row.id!r}: token id {max(ids)} is outside the model's vocabulary of {vocab_size}")
         output = None if row.output_ids is None else tuple(row.output_ids)
         requests.append(Request(row.id, tuple(ids), row.max_new_tokens, row.arrival_s, row.ignore_eos, output, row.prompt, row.meta))
-    times = arrival_times([request.arrival_s for request in requests], workload.file.arrivals)
-    return [replace(request, arrival_s=time) for request, time in zip(requests, times, strict=True)]
+    return requests
 
 
-def arrival_times(recorded: list[float], arrivals: str | PoissonArrivals | GammaArrivals) -> list[float]:
-    """Seconds from the start; gaps of a renewal process with the given rate and coefficient of variation."""
-    if arrivals == "offline":
-        return [0.0] * len(recorded)
-    if isinstance(arrivals, PoissonArrivals):
-        process, cv = arrivals.poisson, 1.0
-    elif isinstance(arrivals, GammaArrivals):
-        process, cv = arrivals.gamma, arrivals.gamma.cv
+def arriving(requests: list[Request], arrivals: Arrivals) -> list[Request]:
+    """The same requests at their times; gaps of a renewal process with the given rate and coefficient of variation."""
+    process = arrivals.gamma or arrivals.poisson
+    if process is not None:
+        shape = 1 / (arrivals.gamma.cv if arrivals.gamma else 1.0) ** 2
+        gaps = np.random.default_rng(process.seed).gamma(shape, 1 / (process.rate_per_s * shape), len(requests))
+        times = [float(time) for time in np.cumsum(gaps) - gaps[0]]
     else:
-        return recorded
-    shape = 1 / cv**2
-    gaps = np.random.default_rng(process.seed).gamma(shape, 1 / (process.rate_per_s * shape), len(recorded))
-    return [float(time) for time in np.cumsum(gaps) - gaps[0]]
+        times = [request.arrival_s if arrivals.recorded else 0.0 for request in requests]
+    return [replace(request, arrival_s=time) for request, time in zip(requests, times, strict=True)]
 
 
 def digest(requests: list[Request]) -> str:

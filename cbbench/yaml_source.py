@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -36,7 +36,7 @@ class YamlSource:
 def read_yaml(path: Path) -> YamlSource:
     """Safe YAML only. Raises UserError with the place of a syntax error or a key given twice."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read: {error.strerror if isinstance(error, OSError) else error}") from error
     marks: dict[Loc, tuple[int, int]] = {}
@@ -44,6 +44,8 @@ def read_yaml(path: Path) -> YamlSource:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         _walk(path, node, (), marks)
         return YamlSource(path, yaml.safe_load(text), marks)
+    except RecursionError as error:
+        raise UserError(f"{path}: nested too deeply, or an alias that contains itself") from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
@@ -58,26 +60,49 @@ def _walk(path: Path, node: yaml.Node | None, loc: Loc, marks: dict[Loc, tuple[i
     marks.setdefault(loc, (node.start_mark.line + 1, node.start_mark.column + 1))
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
+            line, column = key.start_mark.line + 1, key.start_mark.column + 1
+            if not isinstance(key, yaml.ScalarNode):
+                raise UserError(f"{path}:{line}:{column}: a key should be plain text")
             inner = (*loc, key.value)
             if inner in marks:
-                raise UserError(f"{path}:{key.start_mark.line + 1}:{key.start_mark.column + 1}: key {key.value!r} is given twice")
-            marks[inner] = (key.start_mark.line + 1, key.start_mark.column + 1)
+                raise UserError(f"{path}:{line}:{column}: key {key.value!r} is given twice")
+            marks[inner] = (line, column)
             _walk(path, value, inner, marks)
     elif isinstance(node, yaml.SequenceNode):
         for index, value in enumerate(node.value):
             _walk(path, value, (*loc, index), marks)
 
 
-def explain(error: ValidationError, model: type[BaseModel], where: Any) -> UserError:
+def explain(error: ValidationError, model: type[BaseModel], where: Callable[[Loc], str]) -> UserError:
     """The first problem of a pydantic error as one line; `where` maps a location to a place in words."""
     problem = error.errors()[0]
-    loc = tuple(part for part in problem["loc"] if not (isinstance(part, str) and part.startswith(("function-", "list[", "dict["))))
+    loc = tuple(part for part in problem["loc"] if not (isinstance(part, str) and part.startswith("function-")))
     name = ".".join(str(part) for part in loc)
     if problem["type"] == "extra_forbidden":
-        known = sorted(model.model_fields) if len(loc) == 1 else []
+        known = _keys_at(model, loc[:-1])
         near = difflib.get_close_matches(str(loc[-1]), known, n=1)
-        hint = f"; did you mean {near[0]}?" if near else f"; known keys: {', '.join(known)}" if known else ""
+        hint = f"; did you mean {near[0]}?" if near else f"; known keys: {', '.join(known) or 'none'}"
         return UserError(f"{where(loc)}: unknown key {name!r}{hint}")
     message = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    if problem["type"] == "model_type":
+        message = "should be a mapping"
     got = "" if problem["type"] in ("missing", "value_error") else f", got {problem['input']!r}"[:80]
     return UserError(f"{where(loc)}: {name}: {message}{got}" if name else f"{where(loc)}: {message}{got}")
+
+
+def _keys_at(model: type[BaseModel], loc: Loc) -> list[str]:
+    """The keys that a model knows at a location inside it; none where it takes any."""
+    for part in loc:
+        if isinstance(part, str):
+            inner = _model_in(model.model_fields[part].annotation)
+            if inner is None:
+                return []
+            model = inner
+    return sorted(model.model_fields)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The model inside `Model`, `Model | None` or `list[Model]`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _model_in(part))), None)

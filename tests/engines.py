@@ -22,7 +22,8 @@ from cbbench.clock import Clock, RealClock, VirtualClock
 from cbbench.engine import Engine
 from cbbench.executor import ModelExecutor, VirtualExecutor
 from cbbench.kvcache.base import KVSpec
-from cbbench.model import Model, load
+from cbbench.load import load
+from cbbench.model import Model
 from cbbench.reference import greedy
 from cbbench.request import Request, State
 

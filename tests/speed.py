@@ -14,11 +14,13 @@ import torch
 from transformers import GenerationConfig
 
 from cbbench.config import Overrides, build_arms
+from cbbench.job import Job, prepare
+from cbbench.machine import default_threads
 from cbbench.metrics import summarize
 from cbbench.model import Model
 from cbbench.report import percent, times
 from cbbench.request import Request
-from cbbench.runner import Job, Runner, default_threads
+from cbbench.runner import Runner
 from cbbench.show import Screen
 from cbbench.workload import read_workload
 
@@ -29,10 +31,9 @@ ROUNDS = 2
 def prepared(name: str, arms: list[str]) -> Runner:
     workload = read_workload(WORKLOADS / f"{name}.yaml")
     built = build_arms(workload, Overrides(arms=arms))
-    job = Job(workload, built, workload.file.model, "float32", "cpu", default_threads(), ROUNDS, 1, False, [], False, WORKLOADS)
-    runner = Runner(job, Screen())
-    runner.prepare()
-    return runner
+    job = Job(workload, built, workload.file.model, "float32", "cpu", default_threads(), ROUNDS, warmup=1, model_dir=WORKLOADS)
+    screen = Screen()
+    return Runner(prepare(job, screen.say), screen)
 
 
 @torch.inference_mode()
@@ -54,7 +55,7 @@ def hf_static(model: Model, requests: list[Request], batch_size: int) -> float:
 
 def measure(runner: Runner, index: int) -> tuple[float, float]:
     """Output tokens a second and the host's share of a decode step, of one arm."""
-    arm, cell = runner.job.arms[index], {"bytes_per_token": runner.spec.bytes_per_token}
+    arm, cell = runner.job.arms[index], {"bytes_per_token": runner.prepared.spec.bytes_per_token}
     record = runner.measure(arm, cell)
     lines = runner.judged(record)
     assert all(line["outcome"] == "exact" for line in lines), f"{arm.label} is not exact"
@@ -66,7 +67,7 @@ def main() -> None:
     mixed = prepared("mixed", ["continuous+varlen+paged"])
     assert mixed.model is not None
     for _ in range(ROUNDS):
-        hf = hf_static(mixed.model, mixed.requests, mixed.job.arms[0].max_num_seqs)
+        hf = hf_static(mixed.model, mixed.prepared.requests, mixed.job.arms[0].max_num_seqs)
         ours, host = measure(mixed, 0)
         print(f"mixed   hf-generate static {hf:6.1f} tok/s   continuous+varlen+paged {ours:6.1f} tok/s   {times(ours / hf)}")
         print(f"        host share of a decode step {percent(host)}")

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import cbbench.job
 import cbbench.reference
 import cbbench.runner
 from cbbench.results import RunDir
@@ -199,6 +200,6 @@ def test_an_interrupt_before_anything_ran_ends_with_130_and_no_table(
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cbbench.runner.Runner, "prepare", interrupt)
+    monkeypatch.setattr(cbbench.job, "prepare", interrupt)
     ended = run(recorded, tmp_path)
     assert (ended.code, ended.out) == (130, "") and "interrupted" in ended.err

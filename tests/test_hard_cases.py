@@ -17,7 +17,8 @@ from tokenizers import Tokenizer, models
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from cbbench import plugins
-from cbbench.model import DTYPES, Model, load
+from cbbench.load import DTYPES, load
+from cbbench.model import Model
 from cbbench.reference import judge
 from cbbench.request import Request
 from tests.engines import (

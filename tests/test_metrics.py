@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-import cbbench.model
+import cbbench.load
 from cbbench import gguf, seam
 from cbbench.engine import Engine
 from cbbench.kvcache.base import KVSpec
@@ -171,7 +171,7 @@ def spec_of(config: Any, dtype: torch.dtype) -> KVSpec:
 
 
 def test_a_token_of_qwen3_takes_114688_bytes_in_bf16() -> None:
-    config = AutoConfig.for_model(**json.loads((cbbench.model.SHAPES / "qwen3-0.6b.json").read_text()))
+    config = AutoConfig.for_model(**json.loads((cbbench.load.SHAPES / "qwen3-0.6b.json").read_text()))
     spec = spec_of(config, torch.bfloat16)
     assert spec == KVSpec(num_layers=28, num_kv_heads=8, head_dim=128, itemsize=2)
     assert spec.bytes_per_token == 114_688

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from cbbench import gguf
 from cbbench.cli import app
 from cbbench.errors import UserError
-from cbbench.model import EMBEDDED, load
+from cbbench.load import EMBEDDED, load
 from cbbench.workload import read_workload
 
 TUTORIAL = Path(__file__).parent.parent / "workloads" / "tutorial.yaml"

@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import cbbench.recorder
 import cbbench.reference
-from cbbench.model import load
+from cbbench.load import load
 from cbbench.reference import greedy
 from tests.commands import command, read_lines, run_json, write_config, write_lines
 from tests.engines import LLAMA_LIKE
@@ -163,7 +163,8 @@ def test_a_source_line_that_cannot_be_recorded_is_named_and_nothing_is_written(
 
 def test_what_a_model_lacks_and_wrong_names_are_said_in_one_line(model_dir: str, tmp_path: Path) -> None:
     no_tokenizer = write_config(tmp_path)
-    assert f"'text' has text but {no_tokenizer} has no tokenizer" in record(tmp_path, no_tokenizer).mistake
+    write_lines(tmp_path / "source.jsonl", SOURCE[:1])
+    assert "'text' has text but the model has no tokenizer" in record(tmp_path, no_tokenizer).mistake
     write_lines(tmp_path / "source.jsonl", SOURCE[1:])
     assert f"messages need a chat template, {no_tokenizer} has none" in record(tmp_path, no_tokenizer).mistake
     write_lines(tmp_path / "source.jsonl", [])

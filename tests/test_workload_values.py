@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from cbbench.budget import budget_tokens
 from cbbench.config import Overrides, build_arms, tokens_of
 from cbbench.errors import UserError
 from cbbench.request import Request
-from cbbench.workload import arrival_times, digest, longest_tokens, read_workload, resolve
+from cbbench.workload import Arrivals, arriving, digest, longest_tokens, read_workload, resolve
 
 NUM = 20_000
 
@@ -94,7 +93,7 @@ def test_a_wrong_process_is_refused_by_the_name_of_what_is_wrong(tmp_path: Path,
 
 
 def test_no_requests_have_no_times() -> None:
-    assert arrival_times([], "offline") == arrival_times([], "recorded") == []
+    assert arriving([], Arrivals()) == arriving([], Arrivals(recorded=True)) == []
 
 
 ASKED = Request("a", (1, 2, 3), 4)
@@ -192,5 +191,6 @@ def test_the_longest_request_is_of_those_that_can_run() -> None:
 
 @given(st.lists(st.floats(0, 1e6), max_size=20))
 def test_recorded_times_are_kept_in_the_order_of_the_file(times: list[float]) -> None:
-    assert arrival_times(times, "recorded") == times
-    assert all(earlier == later == 0 for earlier, later in pairwise(arrival_times(times, "offline")))
+    asked = [replace(ASKED, arrival_s=time) for time in times]
+    assert arriving(asked, Arrivals(recorded=True)) == asked
+    assert all(request.arrival_s == 0 for request in arriving(asked, Arrivals()))

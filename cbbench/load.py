@@ -1,0 +1,120 @@
+"""Where a model comes from: embedded, hub, directory, GGUF, or random weights of a published shape."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from cbbench import gguf
+from cbbench.errors import UserError
+from cbbench.model import Model
+
+EMBEDDED = "smollm2-135m"
+RANDOM = "random:"
+SHAPES = Path(__file__).parent / "shapes"  # published configs
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+HINT = (
+    f"Use {EMBEDDED} (embedded), a directory with config.json and safetensors, a .gguf file, {RANDOM}<config.json>, "
+    "or download the hub model first where the hub can be reached"
+)
+
+
+def load(name: str, dtype: str = "float32", device: str = "cpu", base_dir: Path | None = None, trust_remote_code: bool = False) -> Model:
+    """`smollm2-135m` (embedded), a hub id, a directory, a .gguf file, or `random:<config.json>[@SEED]`.
+
+    Relative paths count from `base_dir`. Safetensors only. Raises UserError with what to do when there is no such
+    model, and for one that cannot be served.
+    """
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # or every retry at an unreachable hub is a line
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    base_dir = base_dir or Path.cwd()
+    if name.startswith(RANDOM):
+        return _wrap(name, _random(name.removeprefix(RANDOM), DTYPES[dtype], base_dir).to(device), None)
+    source, options = _source(name, base_dir), {"trust_remote_code": trust_remote_code}
+    try:
+        _refuse_encoder_decoder(AutoConfig.from_pretrained(source, **options))
+        hf = AutoModelForCausalLM.from_pretrained(source, dtype=DTYPES[dtype], use_safetensors=True, **options)
+    except UserError:
+        raise
+    except Exception as error:  # whatever a foreign file or an unreachable hub raises
+        raise UserError(f"model {name!r} cannot be loaded: {_first_line(error)}. {HINT}") from error
+    return _wrap(name, hf.to(device), _tokenizer(source, options))
+
+
+def relocated(name: str, old_dir: Path, new_dir: Path) -> str:
+    """The same model for someone who counts relative paths from another directory."""
+    prefix = RANDOM if name.startswith(RANDOM) else ""
+    path, at, seed = name.removeprefix(prefix).partition("@") if prefix else (name, "", "")
+    if Path(path).is_absolute() or not (old_dir / path).exists() or (SHAPES / f"{path}.json").is_file():
+        return name
+    return prefix + os.path.relpath(old_dir / path, new_dir) + at + seed
+
+
+def _source(name: str, base_dir: Path) -> str:
+    """What transformers can open."""
+    if name == EMBEDDED:
+        return str(gguf.converted(gguf.embedded()))
+    if name.endswith(".gguf"):
+        if not (base_dir / name).is_file():
+            raise UserError(f"model {name}: no such file")
+        return str(gguf.converted(base_dir / name))
+    return str(base_dir / name) if (base_dir / name).is_dir() else name
+
+
+def _random(source: str, dtype: torch.dtype, base_dir: Path) -> PreTrainedModel:
+    path_text, _, seed = source.partition("@")
+    shipped = SHAPES / f"{path_text}.json"
+    path = shipped if shipped.is_file() else base_dir / path_text
+    if seed and not seed.isdigit():
+        raise UserError(f"model {RANDOM}{source}: the seed must be a whole number, not {seed!r}")
+    if not path.is_file():
+        names = ", ".join(sorted(p.stem for p in SHAPES.glob("*.json")))
+        raise UserError(f"model {RANDOM}{source}: no file {path}; shipped shapes: {names}")
+    try:
+        config = AutoConfig.for_model(**json.loads(path.read_text()))
+        _refuse_encoder_decoder(config)
+        with torch.random.fork_rng():
+            torch.manual_seed(int(seed or 0))
+            return AutoModelForCausalLM.from_config(config, dtype=dtype)
+    except UserError:
+        raise
+    except Exception as error:  # transformers checks a configuration in many places, each in its own way
+        raise UserError(f"{path}: not a configuration of a model that generates text: {_first_line(error)}") from error
+
+
+def _refuse_encoder_decoder(config: Any) -> None:
+    if config.is_encoder_decoder:
+        name = (config.architectures or [config.model_type])[0]
+        raise UserError(f"{name} cannot be served: it is an encoder-decoder; cbbench runs decoder-only models")
+
+
+def _tokenizer(source: str, options: dict[str, Any]) -> Any | None:
+    """None where the model comes without one: prompts must then be token ids."""
+    try:
+        return AutoTokenizer.from_pretrained(source, **options)
+    except (OSError, ValueError):
+        return None
+
+
+def _wrap(name: str, hf: PreTrainedModel, tokenizer: Any | None) -> Model:
+    """Reads the end-of-sequence ids as `generate` would, then makes the generation config neutral for both sides."""
+    given = hf.generation_config or GenerationConfig()
+    eos = given.eos_token_id if given.eos_token_id is not None else getattr(hf.config, "eos_token_id", None)
+    eos_ids = frozenset([eos] if isinstance(eos, int) else eos or [])
+    harmless = ("_from_model_config", "transformers_version", "bos_token_id", "eos_token_id", "pad_token_id", "use_cache")
+    neutralised = {key: value for key, value in given.to_diff_dict().items() if key not in harmless}
+    hf.generation_config = GenerationConfig()
+    return Model(name, hf.eval(), tokenizer, eos_ids, neutralised)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".:") if lines else type(error).__name__
