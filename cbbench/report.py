@@ -21,7 +21,7 @@ def number(value: float) -> str:
     """Three significant digits, thousands with commas."""
     if isinstance(value, int) or value == int(value):
         return f"{int(value):,}"
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:#.3g}"
 
 
 def percent(value: float) -> str:

@@ -92,15 +92,17 @@ def _exp(x, out, bits):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(fastmath=True, cache=True, boundscheck=False, inline="always")
-def _mix(weights, values, slots, num_keys, kv_head, out):  # type: ignore[no-untyped-def]
-    """out += the values weighted, four keys at a time. Weights behind num_keys are 0."""
-    dim = len(out)
+def _mix(w0, w1, values, slots, num_keys, kv_head, out0, out1):  # type: ignore[no-untyped-def]
+    """Adds the values, weighted, to two outputs, four keys at a time. Weights behind num_keys are 0."""
+    dim = len(out0)
     for j in range(0, num_keys, 4):
         v0, v1 = values[slots[j], kv_head], values[slots[min(j + 1, num_keys - 1)], kv_head]
         v2, v3 = values[slots[min(j + 2, num_keys - 1)], kv_head], values[slots[min(j + 3, num_keys - 1)], kv_head]
-        w0, w1, w2, w3 = weights[j], weights[j + 1], weights[j + 2], weights[j + 3]
+        a0, a1, a2, a3 = w0[j], w0[j + 1], w0[j + 2], w0[j + 3]
+        b0, b1, b2, b3 = w1[j], w1[j + 1], w1[j + 2], w1[j + 3]
         for d in range(dim):
-            out[d] += w0 * v0[d] + w1 * v1[d] + w2 * v2[d] + w3 * v3[d]
+            out0[d] += a0 * v0[d] + a1 * v1[d] + a2 * v2[d] + a3 * v3[d]
+            out1[d] += b0 * v0[d] + b1 * v1[d] + b2 * v2[d] + b3 * v3[d]
 
 
 @numba.njit(parallel=True, fastmath=True, cache=True, boundscheck=False, nogil=True)
@@ -118,9 +120,9 @@ def _attend(q, keys, values, slot_table, block_size, tiles, scale, window, out):
                 queries[line, d] = q[first + line // group, kv_head * group + line % group, d] * scale
         queries[lines] = 0
         scores = np.empty((lines + 1, KEY_TILE), np.float32)
-        weights, bits = np.empty(KEY_TILE, np.float32), np.empty(KEY_TILE, np.int32)
+        weights, bits = np.zeros((lines + 1, KEY_TILE), np.float32), np.empty(KEY_TILE, np.int32)
         slots = np.empty(KEY_TILE, np.int64)
-        mixed = np.zeros((lines, dim), np.float32)
+        mixed = np.zeros((lines + 1, dim), np.float32)
         top = np.full(lines, np.float32(-1e30))  # fastmath knows no infinity
         total = np.zeros(lines, np.float32)
         last = position + num_queries - 1
@@ -134,6 +136,7 @@ def _attend(q, keys, values, slot_table, block_size, tiles, scale, window, out):
                 at = position + line // group  # this query sees keys at - window + 1 to at
                 low, high = max(0, at - window + 1 - start), min(num_keys, at + 1 - start)
                 if low >= high:
+                    weights[line] = 0
                     continue
                 peak = top[line]
                 for j in range(low, high):
@@ -142,13 +145,14 @@ def _attend(q, keys, values, slot_table, block_size, tiles, scale, window, out):
                 top[line] = peak
                 for j in range(low, high):
                     scores[line, j] -= peak
-                _exp(scores[line], weights, bits)
-                weights[:low] = 0
-                weights[high:] = 0
-                total[line] = total[line] * fade + weights.sum()
+                _exp(scores[line], weights[line], bits)
+                weights[line, :low] = 0
+                weights[line, high:] = 0
+                total[line] = total[line] * fade + weights[line].sum()
                 for d in range(dim):
                     mixed[line, d] *= fade
-                _mix(weights, values, slots, num_keys, kv_head, mixed[line])
+            for line in range(0, lines, 2):
+                _mix(weights[line], weights[line + 1], values, slots, num_keys, kv_head, mixed[line], mixed[line + 1])
         for line in range(lines):
             for d in range(dim):
                 out[first + line // group, kv_head * group + line % group, d] = mixed[line, d] / total[line]
