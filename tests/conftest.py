@@ -1,9 +1,29 @@
 """No network in tests; one thread, since tiny models gain nothing from two and suffer badly when a machine is shared."""
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+import pytest
 import torch
 
+from cbbench.model import Model
+from tests.commands import recorded_workload
+from tests.engines import tiny
+
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def model() -> Model:
+    """The tiny Llama that most tests run on."""
+    return tiny()
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A workload with the reference tokens of a tiny random model."""
+    with recorded_workload(tmp_path_factory.mktemp("recorded")) as path:
+        yield path

@@ -90,23 +90,9 @@ def default_budget(requests: list[Request], max_num_seqs: int) -> int:
     return max_num_seqs * -(-max((r.max_kv_tokens for r in requests), default=1) // 16) * 16
 
 
-def run(
-    model: Model,
-    requests: list[Request],
-    scheduler: str = "continuous",
-    attn: str = "varlen",
-    kv: str = "paged",
-    max_num_seqs: int = 4,
-    budget_tokens: int | None = None,
-    options: dict[str, Any] | None = None,
-    clock: Clock | None = None,
-    poison: bool = True,
-) -> Engine:
-    """Runs one arm to its end with `check` after every step, on a pool filled with NaN and with permuted block ids.
-
-    `options` has keys like `kv.block_size`; those of another strategy kind's options are not passed on.
-    """
-    engine = build(model, requests, scheduler, attn, kv, max_num_seqs, budget_tokens, options, clock, poison)
+def run(model: Model, requests: list[Request], *arm: str, **limits: Any) -> Engine:
+    """Runs the engine of `build`, which takes the same arguments, to its end."""
+    engine = build(model, requests, *arm, **limits)
     with model.serving():
         engine.run(requests)
     return engine
@@ -124,7 +110,10 @@ def build(
     clock: Clock | None = None,
     poison: bool = True,
 ) -> Engine:
-    """The engine that `run` would run."""
+    """One arm, checked after every step, on a pool filled with NaN and with permuted block ids.
+
+    `options` has keys like `kv.block_size`; those of another strategy kind's options are not passed on.
+    """
     made = _strategies(model.spec, requests, scheduler, attn, kv, max_num_seqs, budget_tokens, options or {})
     engine = Engine(made["scheduler"], made["kv"], ModelExecutor(model, made["attn"], made["kv"]), clock or RealClock(), check=True)
     if poison and hasattr(engine.cache, "pool"):

@@ -6,7 +6,6 @@ import json
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +20,11 @@ from tests.commands import (
     SUBPROCESS,
     command,
     read_lines,
-    recorded_workload,
     run,
     run_folder,
     run_json,
     write_lines,
 )
-
-
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with recorded_workload(tmp_path_factory.mktemp("recorded")) as path:
-        yield path
 
 
 def copied(recorded: Path, folder: Path, change: dict[str, dict[str, Any]] | None = None) -> Path:

@@ -7,7 +7,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -20,7 +19,6 @@ from tests.commands import (
     Ended,
     command,
     read_lines,
-    recorded_workload,
     run,
     run_folder,
     run_json,
@@ -28,12 +26,6 @@ from tests.commands import (
     write_lines,
 )
 from tests.engines import ALL, ATTENTIONS, CACHES, SCHEDULERS
-
-
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with recorded_workload(tmp_path_factory.mktemp("recorded")) as path:
-        yield path
 
 
 def test_without_a_word_the_default_arm_runs_and_is_exact(recorded: Path, tmp_path: Path) -> None:

@@ -34,11 +34,6 @@ GROWING = ("cat", "paged")  # caches that take memory as a sequence grows, so th
 SMALL = {"scheduler.max_num_batched_tokens": 7, "kv.block_size": 7, "kv.reserve": "exact"}
 
 
-@pytest.fixture(scope="module")
-def model() -> Model:
-    return tiny()
-
-
 @every_pairing
 @pytest.mark.parametrize("architecture", CONFIGS)
 def test_every_pairing_is_exact(architecture: str, scheduler: str, attn: str, kv: str) -> None:

@@ -33,11 +33,6 @@ from tests.engines import (
 from tests.watch import run_watched, split_chunks
 
 
-@pytest.fixture(scope="module")
-def model() -> Model:
-    return tiny()
-
-
 def saved(model: Model, folder: Path, **generation: Any) -> Path:
     """A model directory as a hub would give it, with this generation_config.json."""
     model.hf.save_pretrained(folder)

@@ -10,17 +10,12 @@ from cbbench.engine import Engine
 from cbbench.model import Model
 from cbbench.plan import Plan
 from cbbench.request import Sequence, State
-from tests.engines import SCHEDULERS, assert_exact, build, every_pairing, requests, tiny
+from tests.engines import SCHEDULERS, assert_exact, build, every_pairing, requests
 from tests.watch import TickClock, Watched, run_watched
 
 SPEC = "20/12@0 17/14@0 20/12@0 6/9@0 9/7@0"
 OPTIONS = {"scheduler.max_num_batched_tokens": 9, "kv.block_size": 4, "kv.reserve": "exact"}
 Moment = Callable[[Sequence], bool]
-
-
-@pytest.fixture(scope="module")
-def model() -> Model:
-    return tiny()
 
 
 def cancel_at(model: Model, scheduler: str, attn: str, kv: str, moment: Moment, budget_tokens: int = 160) -> tuple[Engine, Sequence]:

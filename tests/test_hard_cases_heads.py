@@ -16,11 +16,6 @@ from tests.engines import ATTENTIONS, assert_exact, every_pairing, requests, run
 from tests.watch import forget_on_release, run_watched
 
 
-@pytest.fixture(scope="module")
-def model() -> Model:
-    return tiny()
-
-
 @every_pairing
 def test_three_query_heads_of_six_share_a_kv_head_in_order(scheduler: str, attn: str, kv: str) -> None:
     """Case 21, 6/3 heads; 4/2 are everywhere else. test_attention.py shows that tiling would differ."""

@@ -28,11 +28,6 @@ from tests.engines import (
 from tests.watch import TickClock, nan_seen
 
 
-@pytest.fixture(scope="module")
-def model() -> Model:
-    return tiny()
-
-
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("kv", CACHES)
 def test_rows_that_are_mostly_padding_hold_no_nan(dtype: str, kv: str) -> None:

@@ -14,7 +14,7 @@ from cbbench.model import Model
 from cbbench.plan import Plan, Room
 from cbbench.request import State
 from cbbench.schedulers.continuous import Continuous
-from tests.engines import ATTENTIONS, CACHES, SCHEDULERS, assert_exact, every_pairing, num_preemptions, requests, run, tiny
+from tests.engines import ATTENTIONS, CACHES, SCHEDULERS, assert_exact, every_pairing, num_preemptions, requests, run
 from tests.watch import queued_for_memory, run_watched
 
 GROWING = ("cat", "paged")
@@ -44,11 +44,6 @@ class EvictsOldest(Continuous):
         oldest = self.running.pop(0)
         room.preempt(oldest)
         self.waiting.appendleft(oldest)
-
-
-@pytest.fixture(scope="module")
-def model() -> Model:
-    return tiny()
 
 
 @pytest.fixture

@@ -15,13 +15,8 @@ from cbbench.executor import StepResult
 from cbbench.model import Model
 from cbbench.plan import Plan
 from cbbench.request import Request
-from tests.engines import ATTENTIONS, CACHES, SCHEDULERS, assert_exact, every_pairing, requests, run, run_virtual, tiny
+from tests.engines import ATTENTIONS, CACHES, SCHEDULERS, assert_exact, every_pairing, requests, run, run_virtual
 from tests.watch import run_watched, split_chunks
-
-
-@pytest.fixture(scope="module")
-def model() -> Model:
-    return tiny()
 
 
 @pytest.mark.parametrize("kv", CACHES)
