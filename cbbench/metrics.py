@@ -123,7 +123,7 @@ def kv_memory(steps: list[Record], requests: list[Record], cell: Record) -> Row:
     """Reserved memory by what it is for, weighted with the time of each step, and at its peak.
 
     Token states + future (this sequence will still write it) + internal (it never will) + external (free, but no hole
-    fits the next waiting request) sum to 1.
+    fits the next waiting request) sum to 1. Token states of a sequence that is held after its end count as such.
     """
     final = {r["index"]: r["prompt_tokens"] + max(len(r["output_ids"]) - 1, 0) for r in requests}
     used = future = internal = external = time_s = 0.0

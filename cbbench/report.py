@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from rich import box
+from rich.console import Console
 from rich.table import Table as RichTable
 
 from cbbench.results import Cell, Run
@@ -172,16 +173,31 @@ def show(column: Column, value: Any) -> str:
     return "-" if value is None else column.show(value)
 
 
-def as_rich(grid: Grid) -> RichTable:
-    table = RichTable(
-        title=grid.title, title_justify="left", title_style="bold", caption=grid.note or None, caption_justify="left", box=box.SIMPLE_HEAD
-    )
-    for index, header in enumerate(grid.headers):
-        is_text = index < grid.headers.index("tokens") + 1
-        table.add_column(header, justify="left" if is_text else "right", overflow="fold", no_wrap=header == "arm")
-    for line in grid.lines:
+def as_rich(grid: Grid, width: int) -> RichTable:
+    """A table for a terminal: a row an arm where that fits the width, else a column an arm."""
+    num_text = grid.headers.index("tokens") + 1
+    upright = _rich(grid, grid.headers, grid.lines, num_text)
+    if _natural_width(upright) <= width:
+        return upright
+    names = [" ".join(line[: num_text - 1]) for line in grid.lines]
+    values = [line[num_text - 1 :] for line in grid.lines]
+    turned = [list(line) for line in zip(grid.headers[num_text - 1 :], *values, strict=True)]
+    on_its_side = _rich(grid, ["", *names], turned, 1)
+    return min(upright, on_its_side, key=_natural_width)
+
+
+def _rich(grid: Grid, headers: list[str], lines: list[list[str]], num_text: int) -> RichTable:
+    table = RichTable(title=grid.title, caption=grid.note or None, box=box.SIMPLE_HEAD, title_style="bold")
+    table.title_justify = table.caption_justify = "left"
+    for index, header in enumerate(headers):
+        table.add_column(header, justify="left" if index < num_text else "right", overflow="fold")
+    for line in lines:
         table.add_row(*line)
     return table
+
+
+def _natural_width(table: RichTable) -> int:
+    return Console(width=10_000).measure(table).maximum
 
 
 def as_markdown(title: str, grids: list[Grid]) -> str:

@@ -96,7 +96,7 @@ def _print_grids(grids: dict[str, list[report.Grid]]) -> None:
         console.print(title, markup=False)
         for grid in group:
             console.print()
-            console.print(report.as_rich(grid))
+            console.print(report.as_rich(grid, console.width))
         console.print()
 
 
