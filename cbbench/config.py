@@ -74,10 +74,11 @@ def build_arms(workload: Workload, overrides: Overrides) -> list[Arm]:
     file = workload.file
     picks: list[tuple[dict[str, str], ArmChoice, Loc | None]]
     if any(overrides.axes.values()):
+        if overrides.arms:
+            raise UserError("--arm names whole arms; it does not go with --scheduler, --attn or --kv")
         lists = [_axis_names(axis, overrides.axes.get(axis)) for axis in AXES]
-        picks = [
-            ({axis: name for axis, name in zip(AXES, names, strict=True) if name}, file.engine, None) for names in itertools.product(*lists)
-        ]
+        named = ({axis: name for axis, name in zip(AXES, names, strict=True) if name} for names in itertools.product(*lists))
+        picks = [(names, file.engine, None) for names in named]
     elif overrides.arms:
         picks = [(_split_arm(text), file.engine, None) for text in overrides.arms]
     else:

@@ -24,6 +24,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         (["--kv", "paged,pagedd"], ["--kv", "'pagedd'", "did you mean paged?"]),
         (["--attn", "zzz"], ["--attn", "'zzz'", *ATTENTIONS]),
         (["--arm", "static+padded"], ["--arm static+padded", "scheduler+attn+kv"]),
+        (["--arm", "static+padded+cat", "--kv", "cat"], ["--arm", "does not go with"]),
         (["--arm", "static+paded+cat"], ["'paded'", "did you mean padded?"]),
         (["--arm", "static+padded+cat", "--arm", "static+padded+cat"], ["two arms are both static+padded+cat"]),
         (["--set", "kv.blocksize=16"], ["--set kv.blocksize", "kv.block_size"]),
