@@ -89,7 +89,8 @@ def groups(runs: list[Run]) -> dict[str, list[Run]]:
     found: dict[str, list[Run]] = {}
     for run in runs:
         workload, model = run.info["workload"], run.info["model"]
-        title = f"{workload['name']} ({workload['digest']}) on {model['name']}" + (f" in {model['dtype']}" if model["digest"] else "")
+        where = f"{model['name']} in {model['dtype']}" if model["digest"] else "a virtual clock, no model"
+        title = f"{workload['name']} ({workload['digest']}) on {where}"
         found.setdefault(title, []).append(run)
     return found
 
