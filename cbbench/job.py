@@ -99,7 +99,7 @@ def _with_references(job: Job, model: Model, say: Say) -> list[Request]:
     from cbbench.reference import cached_greedy
 
     reference = job.workload.file.reference
-    requests = workload.resolve(job.workload, model.encode if model.tokenizer else None, model.hf.config.vocab_size)
+    requests = workload.resolve(job.workload, model.encode if model.tokenizer else None, model.vocab_size)
     has_any = any(request.output_ids for request in requests)
     if has_any and (reference is None or reference.digest != model.digest):
         recorded_on = f"{reference.model} ({reference.dtype}, {reference.digest})" if reference else "an unnamed model"

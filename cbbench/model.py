@@ -45,7 +45,11 @@ class Model:
 
     @property
     def max_positions(self) -> int | None:
-        return getattr(self.hf.config, "max_position_embeddings", None)
+        return getattr(self.hf.config.get_text_config(), "max_position_embeddings", None)
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.hf.config.get_text_config().vocab_size)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text as it stands, special tokens in it read as such."""
@@ -80,6 +84,8 @@ class Model:
             use_cache=False, logits_to_keep=torch.from_numpy(keep).to(self.device), cbbench=step,
         ).logits  # fmt: skip
         assert step.calls == self.spec.num_layers, f"{step.calls} attention calls in {self.spec.num_layers} layers"
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()  # a pass that samples nothing would otherwise be stamped before it has run
         tokens: list[int] = logits.float().argmax(-1).flatten().tolist()
         if forward_pass.width is None:
             return tokens

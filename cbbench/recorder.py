@@ -52,7 +52,7 @@ def _requests(model: Model, source: Path) -> list[Request]:
     rows, places = check_rows(raw)
     if not rows:
         raise UserError(f"{source}: no requests in it")
-    requests = to_requests(rows, places, model.encode if model.tokenizer else None, model.hf.config.vocab_size)
+    requests = to_requests(rows, places, model.encode if model.tokenizer else None, model.vocab_size)
     limit = model.max_positions
     for request, place in zip(requests, places, strict=True):
         if not request.prompt_ids:

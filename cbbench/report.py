@@ -102,7 +102,7 @@ def table_rows(runs: list[Run]) -> list[TableRow]:
         for arm in run.info["arms"]:
             cells = [cell for cell in run.cells if cell.arm == arm["label"]]
             rows.append(TableRow(arm["label"], run.name, status(cells, run), medians(cells)))
-    first = rows[0].values.get("output_tok_per_s") if rows else None
+    first = rows[0].values.get("output_tok_per_s") if len(rows) > 1 else None
     for row in rows:
         own = row.values.get("output_tok_per_s")
         row.values["vs_first"] = own / first if own and first else None

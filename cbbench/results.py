@@ -52,9 +52,6 @@ class RunDir:
         write_json(half / "cell.json", {"arm": arm, "round": round_number, **written, **cell})
         half.rename(place)
 
-    def write_text(self, name: str, text: str) -> None:
-        (self.path / name).write_text(text)
-
 
 def write_json(path: Path, data: Any) -> None:
     """Whole or not at all."""

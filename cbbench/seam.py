@@ -99,13 +99,13 @@ class Probe:
 def probe(hf: PreTrainedModel) -> KVSpec:
     """The shape of one token's keys and values, seen from two tokens sent through. Raises UserError, naming the
     architecture and the reason, for a model that our attention cannot serve."""
-    name, num_layers = type(hf).__name__, hf.config.num_hidden_layers
+    name, num_layers = type(hf).__name__, hf.config.get_text_config().num_hidden_layers
     seen = Probe()
     ids = torch.zeros((1, 2), dtype=torch.long, device=hf.device)
     try:
         with serving(hf), torch.inference_mode():
             hf(input_ids=ids, position_ids=torch.arange(2, device=hf.device)[None], use_cache=False, cbbench=seen)
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # whatever foreign code makes of it
         raise UserError(f"{name} cannot be served: it does not take our attention ({error})") from error
     if sorted(seen.layers) != list(range(num_layers)):
         raise UserError(f"{name} cannot be served: {len(seen.layers)} of its {num_layers} layers call a replaceable attention")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, get_args
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -162,5 +162,21 @@ def print_doctor() -> None:
         for axis in plugins.KINDS:
             able = [name for name in plugins.names(axis) if why_not(axis, name, device, dtype) is None]
             rows.append((f"{axis} in {dtype}", ", ".join(able) or "none"))
+    rows += [(f"{name} on {backend}", reason or "can run here") for name, backend, reason in _backends(device)]
     for name, value in rows:
         print(f"{name:22} {value}")
+
+
+def _backends(device: str) -> Iterator[tuple[str, str, str | None]]:
+    """Each kernel that an attention can be told to use, and why it cannot run on this device in the dtype that suits it."""
+    from cbbench import plugins
+    from cbbench.config import why_not
+
+    dtype = "float32" if device == "cpu" else "bfloat16"
+    for name in plugins.names("attn"):
+        if why_not("attn", name, device, dtype):
+            continue
+        cls = plugins.find("attn", name)
+        field = cls.Options.model_fields.get("backend")
+        for backend in get_args(field.annotation) if field else ():
+            yield name, backend, cls.cannot_run(device, dtype, cls.Options.model_validate({"backend": backend}))
