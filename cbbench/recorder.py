@@ -15,11 +15,12 @@ from typing import Any
 import yaml
 
 from cbbench.errors import UserError
+from cbbench.jsonl import read_jsonl
 from cbbench.load import relocated
 from cbbench.model import Model
 from cbbench.reference import TIE_TOLERANCE, cached_greedy, gaps
 from cbbench.request import Request
-from cbbench.workload import check_rows, read_jsonl, to_requests
+from cbbench.workload import check_rows, to_requests
 
 Track = Callable[[list[Request]], Iterable[Request]]
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pydantic import BaseModel, ConfigDict
+from cbbench.strict import Strict
 
 
-class StrictOptions(BaseModel):
-    """Options of a strategy. Strict: `true` is no integer, "16" is no integer, an unknown key is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+class StrictOptions(Strict):
+    """Options of a strategy."""
 
 
 class Strategy:

@@ -9,21 +9,19 @@ import hashlib
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import numpy as np
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
+from cbbench.arrivals import Arrivals, ArrivalsField, arriving
 from cbbench.budget import budget_tokens
 from cbbench.errors import UserError
+from cbbench.jsonl import Raw, read_jsonl
 from cbbench.request import Request
+from cbbench.strict import Strict
 from cbbench.yaml_source import YamlSource, explain, read_yaml
-
-
-class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class RequestRow(Strict):
@@ -37,38 +35,6 @@ class RequestRow(Strict):
     ignore_eos: bool = False
     output_ids: list[Annotated[int, Field(ge=0)]] | None = None
     meta: dict[str, Any] | None = None
-
-
-class Poisson(Strict):
-    rate_per_s: float = Field(gt=0)
-    seed: int = Field(0, ge=0)
-
-
-class Gamma(Poisson):
-    cv: float = Field(gt=0, description="coefficient of variation of the gaps; 1 is Poisson")
-
-
-class Arrivals(Strict):
-    """When requests come: all at 0 (`offline`), as `recorded`, or by a process with a rate."""
-
-    recorded: bool = False
-    poisson: Poisson | None = None
-    gamma: Gamma | None = None
-
-    def describe(self) -> Any:
-        """As it is written in a file."""
-        process = self.model_dump(exclude_none=True, exclude={"recorded"})
-        return process or ("recorded" if self.recorded else "offline")
-
-
-def _arrivals(written: Any) -> Any:
-    if written in ("offline", "recorded"):
-        return {"recorded": written == "recorded"}
-    if not isinstance(written, dict) or len(written) != 1 or not written.keys() <= {"poisson", "gamma"}:
-        raise ValueError(
-            "should be 'offline', 'recorded', {poisson: {rate_per_s: 4}} or {gamma: {rate_per_s: 4, cv: 3}}, not " + repr(written)[:60]
-        )
-    return written
 
 
 def _requests(written: Any) -> Any:
@@ -135,9 +101,9 @@ class WorkloadFile(Strict):
     model: str = "smollm2-135m"
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     requests: Annotated[str | list[dict[str, Any]], BeforeValidator(_requests)]
-    arrivals: Annotated[Arrivals, BeforeValidator(_arrivals)] = Arrivals()
+    arrivals: ArrivalsField = Arrivals()
     engine: ArmChoice = ArmChoice()
-    arms: list[ArmChoice] = []
+    arms: list[ArmChoice] = Field(default_factory=list)
     measure: Measure = Measure()
     cost: Cost = Cost()
     reference: Recorded | None = None
@@ -176,9 +142,6 @@ def read_workload(path: Path) -> Workload:
     return Workload(source, file, rows, places)
 
 
-Raw = list[tuple[str, Any]]  # place, value
-
-
 def _raw_rows(source: YamlSource, requests: str | list[dict[str, Any]]) -> Raw:
     if not isinstance(requests, str):
         return [(source.where(["requests", index]), row) for index, row in enumerate(requests)]
@@ -190,34 +153,6 @@ def _raw_rows(source: YamlSource, requests: str | list[dict[str, Any]]) -> Raw:
     if not inside:
         raise UserError(f"{asked_at}: {requests} lies outside the workload's folder")
     return read_jsonl(folder / requests, f"{asked_at}: ")
-
-
-def read_jsonl(path: Path, asked_at: str = "") -> Raw:
-    """(file:line, value) of each line that is not blank."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read: {error}"
-        raise UserError(f"{asked_at}{path}: {reason}") from error
-    lines = enumerate(text.split("\n"), 1)  # splitlines would also cut at U+2028 inside a prompt
-    return [(f"{path}:{number}", _parse(f"{path}:{number}", line)) for number, line in lines if line.strip()]
-
-
-def _parse(place: str, line: str) -> Any:
-    def no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            raise UserError(f"{place}: a key is given twice")
-        return found
-
-    try:
-        return json.loads(line, object_pairs_hook=no_twins)
-    except json.JSONDecodeError as error:
-        raise UserError(f"{place}:{error.colno}: not valid JSON: {error.msg}") from error
-    except UserError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{place}: not readable as JSON: {error}") from error
 
 
 def check_rows(raw: Raw) -> tuple[list[RequestRow], list[str]]:
@@ -268,18 +203,6 @@ def to_requests(rows: list[RequestRow], places: list[str], encode: Encode | None
         output = None if row.output_ids is None else tuple(row.output_ids)
         requests.append(Request(row.id, tuple(ids), row.max_new_tokens, row.arrival_s, row.ignore_eos, output, row.prompt, row.meta))
     return requests
-
-
-def arriving(requests: list[Request], arrivals: Arrivals) -> list[Request]:
-    """The same requests at their times; gaps of a renewal process with the given rate and coefficient of variation."""
-    process = arrivals.gamma or arrivals.poisson
-    if process is not None:
-        shape = 1 / (arrivals.gamma.cv if arrivals.gamma else 1.0) ** 2
-        gaps = np.random.default_rng(process.seed).gamma(shape, 1 / (process.rate_per_s * shape), len(requests))
-        times = [float(time) for time in np.cumsum(gaps) - gaps[0]]
-    else:
-        times = [request.arrival_s if arrivals.recorded else 0.0 for request in requests]
-    return [replace(request, arrival_s=time) for request, time in zip(requests, times, strict=True)]
 
 
 def digest(requests: list[Request]) -> str:

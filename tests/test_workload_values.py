@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cbbench.arrivals import Arrivals, arriving
 from cbbench.budget import budget_tokens
 from cbbench.config import Overrides, build_arms, tokens_of
 from cbbench.errors import UserError
 from cbbench.request import Request
-from cbbench.workload import Arrivals, arriving, digest, longest_tokens, read_workload, resolve
+from cbbench.workload import digest, longest_tokens, read_workload, resolve
 
 NUM = 20_000
 
