@@ -145,6 +145,54 @@ def test_ragged_views_that_cost_nothing_share_the_caches_memory(kv: str, options
     assert shares == (cache.copied_bytes == 0)
 
 
+def even_rows(*lengths: int, reserve: str = "max_len") -> tuple[Lying, Any]:
+    """A preallocated cache whose sequences take regions of 64 slots, one behind another."""
+    lying = Lying("preallocated", {"reserve": reserve}, SPEC)
+    people = lying.fill(*lengths)
+    return lying, held_view(lying, people)
+
+
+@pytest.mark.parametrize("lengths", [(9, 16, 1, 30), (64, 64), (1,), (64,) * 16])
+def test_regions_in_even_steps_are_a_rectangle_read_in_place(lengths: tuple[int, ...]) -> None:
+    lying, view = even_rows(*lengths)
+    for layer in range(2):
+        keys, values = view.padded(layer)
+        assert keys.shape == values.shape == (len(lengths), max(lengths), 3, 4)
+        for row, length in enumerate(lengths):
+            assert torch.equal(keys[row, :length], lying.keys[row][layer]) and torch.equal(values[row, :length], lying.values[row][layer])
+        assert keys.isfinite().all() and values.isfinite().all(), "regions are cleared when taken"
+    pool: Any = lying.cache
+    assert lying.cache.copied_bytes == 0
+    assert keys.untyped_storage().data_ptr() == pool.pool.keys.untyped_storage().data_ptr()
+
+
+def test_regions_in_uneven_steps_or_another_order_are_gathered() -> None:
+    lying, _ = even_rows(9, 16, 1, 30)
+    rows = [Row(Sequence(lying.sequence(1).request, index), length, 0) for index, length in ((2, 1), (0, 9), (1, 16))]
+    lying.cache.view(rows).padded(0)
+    assert lying.cache.copied_bytes == 3 * 16 * ONE_LAYER
+    lying, view = even_rows(9, 16, 1, reserve="exact")
+    view.padded(0)
+    assert lying.cache.copied_bytes == 3 * 16 * ONE_LAYER
+
+
+def test_a_region_shorter_than_the_longest_row_is_no_part_of_a_rectangle() -> None:
+    """Regions of 8, 8 and 8 slots with holes between them, and 31 at the end: even steps, but the holes hold anything."""
+    lying = Lying("preallocated", {"reserve": "exact"}, SPEC)
+    people = [one for _ in range(3) for one in lying.fill(1, 25)]
+    for hole in people[1::2]:
+        lying.cache.release(hole)
+    (long,) = lying.fill(24)
+    short = people[::2]
+    cache: Any = lying.cache
+    assert [cache.regions[one.index][0] for one in [*short, long]] == [0, 40, 80, 8], "the long one took the first hole"
+    lying.cache.copied_bytes = 0
+    held_view(lying, short).padded(0)
+    assert lying.cache.copied_bytes == 0, "all as short as their regions"
+    held_view(lying, [short[0], long]).padded(0)
+    assert lying.cache.copied_bytes == 2 * 24 * ONE_LAYER
+
+
 @every_cache
 def test_blocks_cost_nothing_where_there_is_a_pool(kv: str, options: dict[str, Any]) -> None:
     assert copies(kv, options, lambda view: view.blocks(0)) == (56 if kv == "cat" else 0)

@@ -19,13 +19,23 @@ class Pool:
         self.keys = torch.empty(shape, dtype=dtype, device=device)
         self.values = torch.empty(shape, dtype=dtype, device=device)
 
+    def clear(self, start: int, num_slots: int) -> None:
+        """Zeros, so that a view over more than was written reads finite values."""
+        self.keys[:, start : start + num_slots] = 0
+        self.values[:, start : start + num_slots] = 0
+
 
 class PoolView(KVView):
-    """Rows of a pool. One block a row (contiguous memory) makes `ragged` a view; more make it a gather."""
+    """Rows of a pool. One block a row (contiguous memory) makes `ragged` a view; more make it a gather.
 
-    def __init__(self, cache: KVCache, pool: Pool, rows: list[Row], slot_table: np.ndarray, block_size: int) -> None:
+    `num_clear`: so many slots from a row's first hold finite values, for every row. Where that covers the longest row
+    and the rows lie in even steps, they are a rectangle as they stand, and `padded` is a view too.
+    """
+
+    def __init__(self, cache: KVCache, pool: Pool, rows: list[Row], slot_table: np.ndarray, block_size: int, num_clear: int = 0) -> None:
         super().__init__(cache, rows)
         self.pool = pool
+        self.num_clear = num_clear
         self._slot_table = slot_table
         self._block_size = block_size
         positions = np.concatenate([np.arange(row.start, row.stop) for row in rows])
@@ -60,6 +70,9 @@ class PoolView(KVView):
         return self._gather(layer, self._packed_slots)
 
     def padded(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if self._even_step is not None:
+            keys, values = (self._rectangle(part, self._even_step) for part in self.blocks(layer))
+            return keys, values
         keys, values = self._gather(layer, self._padded_slots)
         shape = (len(self.rows), max(self.lengths), *keys.shape[1:])
         return keys.view(shape), values.view(shape)
@@ -68,6 +81,24 @@ class PoolView(KVView):
         self.cache.count_copy(len(slots))
         keys, values = self.blocks(layer)
         return keys.index_select(0, slots), values.index_select(0, slots)
+
+    @cached_property
+    def _even_step(self) -> int | None:
+        """Slots from one row to the next where `padded` can be a view, else None."""
+        longest = max(self.lengths)
+        if longest > self.num_clear:
+            return None
+        steps = np.diff(self.slot_table[:, 0])
+        if len(steps) and (steps[0] < 0 or (steps != steps[0]).any()):
+            return None
+        return int(steps[0]) if len(steps) else longest
+
+    def _rectangle(self, pool_SKD: torch.Tensor, step: int) -> torch.Tensor:
+        """The rows as they stand in the pool, [R, L, K, D]."""
+        shape = (len(self.rows), max(self.lengths), *pool_SKD.shape[1:])
+        stride = pool_SKD.stride()
+        offset = pool_SKD.storage_offset() + int(self.slot_table[0, 0]) * stride[0]
+        return pool_SKD.as_strided(shape, (step * stride[0], *stride), offset)
 
     @cached_property
     def _packed_slots(self) -> torch.Tensor:

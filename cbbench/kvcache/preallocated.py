@@ -25,6 +25,7 @@ class Preallocated(KVCache):
     `reserve` says how large: `max_len` as the workload's longest request, `pow2` the prompt and the next power of two
     of max_new_tokens, `exact` what was asked for. Source: the Orca (Max), (Pow2) and (Oracle) baselines of Kwon et
     al., vLLM (SOSP 2023), section 6.1; our `exact` knows max_new_tokens, not when the model will stop.
+    Regions are cleared when taken; rows in even steps are then a rectangle that `padded` reads in place.
 
     Cost: memory held from the first step for tokens that come late or never; holes between regions.
     Use when: lengths are known and equal, or reads must be views.
@@ -41,6 +42,7 @@ class Preallocated(KVCache):
         super().__init__(spec, budget_tokens, longest_tokens, options)
         self.arena: FirstFit | Buddy = Buddy(budget_tokens) if options.placement == "buddy" else FirstFit(budget_tokens)
         self.regions: dict[int, tuple[int, int]] = {}  # sequence index -> start, size
+        self.pool: Pool | None = None
         self.largest = max((hole for _, hole in self.arena.holes), default=0)
 
     def region_tokens(self, sequence: Sequence) -> int:
@@ -70,6 +72,8 @@ class Preallocated(KVCache):
             return False
         self.regions[sequence.index] = (start, size)
         self.written[sequence.index] = 0
+        if self.pool is not None:
+            self.pool.clear(start, size)
         return True
 
     def release(self, sequence: Sequence) -> None:
@@ -100,5 +104,7 @@ class Preallocated(KVCache):
         self.pool = Pool(self.spec, self.budget_tokens, dtype, device)
 
     def view(self, rows: list[Row]) -> KVView:
-        starts = np.array([[self.regions[row.sequence.index][0]] for row in rows], np.int64)
-        return PoolView(self, self.pool, rows, starts, self.budget_tokens)
+        assert self.pool is not None
+        starts, sizes = zip(*(self.regions[row.sequence.index] for row in rows), strict=True)
+        slot_table = np.array(starts, np.int64)[:, None]
+        return PoolView(self, self.pool, rows, slot_table, self.budget_tokens, num_clear=min(sizes))
