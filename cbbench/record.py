@@ -27,8 +27,8 @@ class StepRecord:
     held: int  # finished ones in them (static)
     waiting: int  # requests in the queue after planning
     passes: list[list[Any]]  # [kind, positions, padded positions, key positions attended, of those masked]
-    rows: list[list[int]]  # [slot, sequence, start, new tokens]
-    kv: list[list[int]]  # [sequence, reserved token slots, written] for every resident sequence
+    rows: list[tuple[int, int, int, int]]  # slot, sequence, start, new tokens
+    kv: list[tuple[int, int, int]]  # sequence, reserved token slots, written; for every resident sequence
     free_tokens: int
     external_tokens: int  # free, but in no hole that the next waiting request fits
     copied_bytes: int
@@ -104,9 +104,10 @@ def describe_pass(forward_pass: ForwardPass) -> list[Any]:
     return [kind, positions, positions - forward_pass.num_tokens, keys, masked]
 
 
-def describe_rows(plan: Plan, slot_of: dict[int, int]) -> list[list[int]]:
-    return [[slot_of[row.sequence.index], row.sequence.index, row.start, row.num_new] for row in plan.rows]
+def describe_rows(plan: Plan, slot_of: dict[int, int]) -> list[tuple[int, int, int, int]]:
+    """Tuples of numbers, which Python's garbage collector need not walk: a long run keeps millions of them."""
+    return [(slot_of[row.sequence.index], row.sequence.index, row.start, row.num_new) for row in plan.rows]
 
 
-def describe_usage(usage: Usage) -> list[list[int]]:
-    return [[index, reserved, usage.written[index]] for index, reserved in usage.reserved.items()]
+def describe_usage(usage: Usage) -> list[tuple[int, int, int]]:
+    return [(index, reserved, usage.written[index]) for index, reserved in usage.reserved.items()]

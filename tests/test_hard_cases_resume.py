@@ -104,7 +104,7 @@ def test_all_preempted_at_once_resume_by_a_prefill_over_prompt_and_output(model:
     engine = run(model, made, f"{__name__}:EvictsAll", attn, kv, budget_tokens=120, options=options)
     (resumed,) = [step for step in engine.steps if step.preempted]
     assert sorted(resumed.preempted) == [0, 1, 2]
-    assert [row[1:] for row in resumed.rows] == [[0, 0, 7 + after], [1, 0, 12 + after], [2, 0, 3 + after]]
+    assert [row[1:] for row in resumed.rows] == [(0, 0, 7 + after), (1, 0, 12 + after), (2, 0, 3 + after)]
     assert {passed[0] for passed in resumed.passes} == {"prefill"}
     assert [s.recomputed_tokens for s in engine.sequences] == [7 + after - 1, 12 + after - 1, 3 + after - 1]
     assert all(len(s.output_ids) == 20 == len(s.token_times_s) for s in engine.sequences)

@@ -162,7 +162,7 @@ def test_a_long_prompt_never_stalls_running_decodes() -> None:
 
 def test_a_chunk_that_does_not_finish_its_prompt_samples_nothing() -> None:
     engine = run_virtual(asked("25/3@0"), "chunked", options={"scheduler.max_num_batched_tokens": 10})
-    assert [row[2:] for step in engine.steps for row in step.rows] == [[0, 10], [10, 10], [20, 5], [25, 1], [26, 1]]
+    assert [row[2:] for step in engine.steps for row in step.rows] == [(0, 10), (10, 10), (20, 5), (25, 1), (26, 1)]
     assert engine.sequences[0].token_times_s == [3, 4, 5]
 
 
