@@ -98,23 +98,12 @@ def run(model: Model, requests: list[Request], *arm: str, **limits: Any) -> Engi
     return engine
 
 
-def build(
-    model: Model,
-    requests: list[Request],
-    scheduler: str = "continuous",
-    attn: str = "varlen",
-    kv: str = "paged",
-    max_num_seqs: int = 4,
-    budget_tokens: int | None = None,
-    options: dict[str, Any] | None = None,
-    clock: Clock | None = None,
-    poison: bool = True,
-) -> Engine:
+def build(model: Model, requests: list[Request], *arm: str, clock: Clock | None = None, poison: bool = True, **limits: Any) -> Engine:
     """One arm, checked after every step, on a pool filled with NaN and with permuted block ids.
 
-    `options` has keys like `kv.block_size`; those of another strategy kind's options are not passed on.
+    `arm` and `limits` as in `strategies`.
     """
-    made = _strategies(model.spec, requests, scheduler, attn, kv, max_num_seqs, budget_tokens, options or {})
+    made = strategies(model.spec, requests, *arm, **limits)
     engine = Engine(made["scheduler"], made["kv"], ModelExecutor(model, made["attn"], made["kv"]), clock or RealClock(), check=True)
     if poison and hasattr(engine.cache, "pool"):
         engine.cache.pool.keys.fill_(torch.nan)
@@ -124,7 +113,17 @@ def build(
     return engine
 
 
-def run_virtual(
+def run_virtual(requests: list[Request], *arm: str, step_s: float = 1.0, **limits: Any) -> Engine:
+    """The same without a model: every step costs `step_s` on a virtual clock."""
+    spec = KVSpec(num_layers=2, num_kv_heads=2, head_dim=16, itemsize=4)
+    made = strategies(spec, requests, *arm, **limits)
+    engine = Engine(made["scheduler"], made["kv"], VirtualExecutor(made["attn"], step_s, 0.0), VirtualClock(), check=True)
+    engine.run(requests)
+    return engine
+
+
+def strategies(
+    spec: KVSpec,
     requests: list[Request],
     scheduler: str = "continuous",
     attn: str = "varlen",
@@ -132,33 +131,15 @@ def run_virtual(
     max_num_seqs: int = 4,
     budget_tokens: int | None = None,
     options: dict[str, Any] | None = None,
-    step_s: float = 1.0,
-) -> Engine:
-    """The same without a model: every step costs `step_s` on a virtual clock."""
-    spec = KVSpec(num_layers=2, num_kv_heads=2, head_dim=16, itemsize=4)
-    made = _strategies(spec, requests, scheduler, attn, kv, max_num_seqs, budget_tokens, options or {})
-    engine = Engine(made["scheduler"], made["kv"], VirtualExecutor(made["attn"], step_s, 0.0), VirtualClock(), check=True)
-    engine.run(requests)
-    return engine
-
-
-def _strategies(
-    spec: KVSpec,
-    requests: list[Request],
-    scheduler: str,
-    attn: str,
-    kv: str,
-    max_num_seqs: int,
-    budget: int | None,
-    options: dict[str, Any],
 ) -> dict[str, Any]:
+    """The three of an arm. `options` has keys like `kv.block_size`; those of another strategy's options are not passed on."""
     classes = {kind: plugins.find(kind, name) for kind, name in {"scheduler": scheduler, "attn": attn, "kv": kv}.items()}
     chosen = {}
     for kind, cls in classes.items():
-        given = {key.partition(".")[2]: value for key, value in options.items() if key.startswith(f"{kind}.")}
+        given = {key.partition(".")[2]: value for key, value in (options or {}).items() if key.startswith(f"{kind}.")}
         chosen[kind] = cls.Options(**{key: value for key, value in given.items() if key in cls.Options.model_fields})
     longest = max((r.max_kv_tokens for r in requests), default=1)
-    budget = default_budget(requests, max_num_seqs) if budget is None else budget
+    budget = default_budget(requests, max_num_seqs) if budget_tokens is None else budget_tokens
     return {
         "scheduler": classes["scheduler"](max_num_seqs, chosen["scheduler"]),
         "attn": classes["attn"](chosen["attn"]),

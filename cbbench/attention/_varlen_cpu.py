@@ -49,11 +49,11 @@ class CpuKernel:
 
 @numba.njit(fastmath=True, cache=True, boundscheck=False, inline="always")
 def _scores(q0, q1, keys, slots, num_keys, kv_head, out0, out1):  # type: ignore[no-untyped-def]
-    """Dot products of two queries with every key, two by four at a time: each loaded vector is used several times."""
+    """Dot products of two queries with every key, two by four at a time: each loaded vector is used several times.
+    `slots` is filled up to whole fours."""
     dim = len(q0)
     for j in range(0, num_keys, 4):
-        k0, k1 = keys[slots[j], kv_head], keys[slots[min(j + 1, num_keys - 1)], kv_head]
-        k2, k3 = keys[slots[min(j + 2, num_keys - 1)], kv_head], keys[slots[min(j + 3, num_keys - 1)], kv_head]
+        k0, k1, k2, k3 = keys[slots[j], kv_head], keys[slots[j + 1], kv_head], keys[slots[j + 2], kv_head], keys[slots[j + 3], kv_head]
         a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = np.float32(0)
         for d in range(dim):
             a0 += q0[d] * k0[d]
@@ -96,8 +96,8 @@ def _mix(w0, w1, values, slots, num_keys, kv_head, out0, out1):  # type: ignore[
     """Adds the values, weighted, to two outputs, four keys at a time. Weights behind num_keys are 0."""
     dim = len(out0)
     for j in range(0, num_keys, 4):
-        v0, v1 = values[slots[j], kv_head], values[slots[min(j + 1, num_keys - 1)], kv_head]
-        v2, v3 = values[slots[min(j + 2, num_keys - 1)], kv_head], values[slots[min(j + 3, num_keys - 1)], kv_head]
+        v0, v1 = values[slots[j], kv_head], values[slots[j + 1], kv_head]
+        v2, v3 = values[slots[j + 2], kv_head], values[slots[j + 3], kv_head]
         a0, a1, a2, a3 = w0[j], w0[j + 1], w0[j + 2], w0[j + 3]
         b0, b1, b2, b3 = w1[j], w1[j + 1], w1[j + 2], w1[j + 3]
         for d in range(dim):
@@ -121,7 +121,7 @@ def _attend(q, keys, values, slot_table, block_size, tiles, scale, window, out):
         queries[lines] = 0
         scores = np.empty((lines + 1, KEY_TILE), np.float32)
         weights, bits = np.zeros((lines + 1, KEY_TILE), np.float32), np.empty(KEY_TILE, np.int32)
-        slots = np.empty(KEY_TILE, np.int64)
+        slots = np.empty(KEY_TILE + 3, np.int64)
         mixed = np.zeros((lines + 1, dim), np.float32)
         top = np.full(lines, np.float32(-1e30))  # fastmath knows no infinity
         total = np.zeros(lines, np.float32)
@@ -130,6 +130,7 @@ def _attend(q, keys, values, slot_table, block_size, tiles, scale, window, out):
             num_keys = min(KEY_TILE, last + 1 - start)
             for j in range(num_keys):
                 slots[j] = slot_table[row, (start + j) // block_size] + (start + j) % block_size
+            slots[num_keys : num_keys + 3] = slots[num_keys - 1]  # up to whole fours: a written slot, weighted 0
             for line in range(0, lines, 2):
                 _scores(queries[line], queries[line + 1], keys, slots, num_keys, kv_head, scores[line], scores[line + 1])
             for line in range(lines):
