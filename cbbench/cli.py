@@ -6,13 +6,14 @@ Exit codes: 0 fine, 2 bad usage or input and nothing was run, 3 ran but incomple
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from cbbench.cli_options import Device, DtypeOption, Format, FormatOption, ModelName, Threads, Trust, WorkloadPath
+from cbbench.cli_workload import workload_app
 from cbbench.errors import UserError
 
 
@@ -37,35 +38,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Scheduler x attention x KV cache: batching strategies on a real model, measured, and proved token for token.",
 )
-workload_app = typer.Typer(no_args_is_help=True, help="Make and inspect recorded workloads.")
 app.add_typer(workload_app, name="workload")
-
-
-class Format(StrEnum):
-    table = "table"
-    markdown = "markdown"
-    csv = "csv"
-    json = "json"
-
-
-class Dtype(StrEnum):
-    float32 = "float32"
-    bfloat16 = "bfloat16"
-    float16 = "float16"
-
-
-WorkloadPath = Annotated[Path, typer.Argument(help="a workload's .yaml")]
-ModelName = Annotated[
-    str | None,
-    typer.Option(
-        help="smollm2-135m (embedded), a hub id, a directory, a .gguf, random:<config.json>[@SEED], or none: no tensors, a virtual clock"
-    ),
-]
-DtypeOption = Annotated[Dtype | None, typer.Option(help="of weights and cache")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps")]
-Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads")]
-Trust = Annotated[bool, typer.Option("--trust-remote-code", help="run code that comes with a hub model")]
-FormatOption = Annotated[Format, typer.Option(help="what stdout gets")]
 
 
 @app.command()
@@ -123,7 +96,7 @@ def run(
 
 
 @app.command("list")
-def list_(kind: Annotated[str | None, typer.Argument(help="schedulers, attention or kvcache; all without")] = None) -> None:
+def list_(kind: Annotated[str | None, typer.Argument(help="schedulers, attention, kvcache or importers; all without")] = None) -> None:
     """What exists here, what it does and costs, its options, and whether it can run on this machine."""
     from cbbench.show import print_strategies
 
@@ -153,33 +126,6 @@ def compare(
         raise UserError(f"no runs in {', '.join(map(str, paths))}")
     print_runs(runs, str(format))
     raise typer.Exit(3 if damaged or any(run.problems for run in runs) else 0)
-
-
-@workload_app.command()
-def record(
-    source: Annotated[Path, typer.Argument(help="JSONL: id, prompt | messages | prompt_ids, max_new_tokens, ...")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="NAME.yaml; the requests go to NAME.jsonl beside it")],
-    model: ModelName = None,
-    dtype: DtypeOption = None,
-    device: Device = "auto",
-    threads: Threads = None,
-    trust_remote_code: Trust = False,
-) -> None:
-    """Record a workload: its prompts as token ids, and the reference tokens of plain greedy generation."""
-    if output.suffix != ".yaml":
-        raise UserError(f"-o {output}: should be NAME.yaml")
-    import torch
-
-    from cbbench.load import EMBEDDED, load
-    from cbbench.machine import choose_device
-    from cbbench.recorder import record as record_workload
-    from cbbench.show import track, warn
-
-    if threads:
-        torch.set_num_threads(threads)
-    loaded = load(model or EMBEDDED, str(dtype or Dtype.float32), choose_device(device), None, trust_remote_code)
-    record_workload(loaded, source, output, track, warn)
-    print(output)
 
 
 @app.command()

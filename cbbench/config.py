@@ -12,11 +12,11 @@ from pydantic import ValidationError
 from cbbench import plugins
 from cbbench.budget import budget_tokens
 from cbbench.errors import UserError
+from cbbench.plugins import AXES
 from cbbench.strategy import Strategy, StrictOptions
 from cbbench.workload import ArmChoice, Workload
 from cbbench.yaml_source import Loc, explain
 
-AXES = ("scheduler", "attn", "kv")
 DEFAULTS = {"scheduler": "continuous", "attn": "varlen", "kv": "paged"}
 DEFAULT_MAX_NUM_SEQS = 8
 
@@ -118,6 +118,20 @@ def _split_set(text: str) -> tuple[str, str, Any]:
         return axis, option, yaml.safe_load(value)
     except yaml.YAMLError as error:
         raise UserError(f"--set {text}: the value is not valid YAML") from error
+
+
+def parse_options(texts: list[str]) -> dict[str, Any]:
+    """`KEY=VALUE` of --option, the value as YAML reads it."""
+    options = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise UserError(f"--option {text}: should be KEY=VALUE")
+        try:
+            options[key.strip()] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise UserError(f"--option {text}: the value is not valid YAML") from error
+    return options
 
 
 def _build(workload: Workload, names: dict[str, str], choice: ArmChoice, loc: Loc | None, sets: list[Any], overrides: Overrides) -> Arm:

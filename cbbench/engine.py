@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 
 from cbbench.clock import Clock
+from cbbench.due import Due
 from cbbench.errors import CacheError, StuckError
 from cbbench.executor import Executor, StepResult
 from cbbench.kvcache.base import KVCache
@@ -51,7 +51,7 @@ class Engine:
         self.checks = check
         self.room = CacheRoom(cache)
         self.sequences: list[Sequence] = []
-        self.arrivals: deque[Sequence] = deque()
+        self.due = Due([])
         self.submitted_s: dict[int, float] = {}
         self.to_cancel: set[str] = set()
         self.slots = Slots()
@@ -65,8 +65,8 @@ class Engine:
     def run(self, requests: list[Request]) -> None:
         """Returns when every request has ended with a reason; see `record`."""
         self.sequences = [Sequence(request, index) for index, request in enumerate(requests)]
-        self.arrivals = deque(sorted(self.sequences, key=lambda s: s.request.arrival_s))
-        while self.arrivals or self.scheduler.has_work:
+        self.due = Due(self.sequences)
+        while self.due.next_s is not None or self.scheduler.has_work:
             self.take_arrivals()
             self.take_cancellations()
             plan = self.scheduler.plan(self.clock.now(), self.room)
@@ -79,6 +79,7 @@ class Engine:
             self.write_record(plan, result)
             for sequence in ended:
                 self.scheduler.finish(sequence, self.room)
+                self.due.ended(sequence, self.mark_s)
             self.on_step()
             if self.checks:
                 self.check()
@@ -91,12 +92,12 @@ class Engine:
 
     def take_arrivals(self) -> None:
         now_s = self.clock.now()
-        while self.arrivals and self.arrivals[0].request.arrival_s <= now_s:
-            sequence = self.arrivals.popleft()
+        while sequence := self.due.pop(now_s):
             self.submitted_s[sequence.index] = now_s
             sequence.reason = self.refusal(sequence)
             if sequence.reason:
                 sequence.state = State.REFUSED
+                self.due.ended(sequence, now_s)
             else:
                 self.scheduler.add(sequence)
 
@@ -115,16 +116,15 @@ class Engine:
         for sequence in self.sequences if self.to_cancel else []:
             if sequence.request.id not in self.to_cancel or sequence.is_over:
                 continue
-            if sequence in self.arrivals:
-                self.arrivals.remove(sequence)
-            else:
+            if not self.due.remove(sequence):
                 self.scheduler.cancel(sequence, self.room)
             sequence.state, sequence.reason = State.CANCELLED, "cancelled"
+            self.due.ended(sequence, self.clock.now())
         self.to_cancel.clear()
 
     def wait(self, plan: Plan) -> None:
         """Until the next arrival, or the moment the scheduler named."""
-        moments = [m for m in (self.arrivals[0].request.arrival_s if self.arrivals else None, plan.wake_s) if m is not None]
+        moments = [m for m in (self.due.next_s, plan.wake_s) if m is not None]
         if moments:
             self.clock.wait_until(min(moments))
             self.mark_s = self.clock.now()
@@ -194,7 +194,7 @@ class Engine:
     def check(self) -> None:
         """Every unfinished sequence is in exactly one queue, and the cache's own invariants hold."""
         self.cache.check()
-        queued = [s.index for s in [*self.scheduler.waiting, *self.scheduler.running, *self.arrivals]]
+        queued = [s.index for s in [*self.scheduler.waiting, *self.scheduler.running, *self.due]]
         expected = {s.index for s in self.sequences if not s.is_over}
         if len(queued) != len(set(queued)) or not expected <= set(queued):
             raise CacheError(f"queues hold {sorted(queued)}, unfinished are {sorted(expected)}")

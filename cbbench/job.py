@@ -99,7 +99,9 @@ def _with_references(job: Job, model: Model, say: Say) -> list[Request]:
     from cbbench.reference import cached_greedy
 
     reference = job.workload.file.reference
-    requests = workload.resolve(job.workload, model.encode if model.tokenizer else None, model.vocab_size)
+    requests = workload.resolve(job.workload, model.vocabulary)
+    for request in requests:
+        _ = request.prompt_ids[:1]  # hashed prompts are made now, not inside a measured step
     has_any = any(request.output_ids for request in requests)
     if has_any and (reference is None or reference.digest != model.digest):
         recorded_on = f"{reference.model} ({reference.dtype}, {reference.digest})" if reference else "an unnamed model"

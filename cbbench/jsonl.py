@@ -1,39 +1,60 @@
-"""JSON lines that remember where they stood."""
+"""JSON lines that remember where they stood, read one by one."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cbbench.errors import UserError
 
-Raw = list[tuple[str, Any]]  # place (file:line), value
+
+@dataclass(frozen=True)
+class Lines:
+    """Numbered values, and in words where a number stands."""
+
+    values: Callable[[], Iterator[tuple[int, Any]]]
+    where: Callable[[int], str]
+
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
+        return self.values()
 
 
-def read_jsonl(path: Path, asked_at: str = "") -> Raw:
-    """(file:line, value) of each line that is not blank."""
+def read_jsonl(path: Path, asked_at: str = "") -> Lines:
+    """The value of each line that is not blank. Iterating raises UserError with file:line."""
+    return Lines(lambda: _values(path, asked_at), lambda number: f"{path}:{number}")
+
+
+def _values(path: Path, asked_at: str) -> Iterator[tuple[int, Any]]:
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        with path.open(encoding="utf-8-sig", newline="\n") as file:  # other ways to end a line may stand inside a prompt
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield number, _parse(path, number, line)
     except (OSError, UnicodeDecodeError) as error:
         reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read: {error}"
         raise UserError(f"{asked_at}{path}: {reason}") from error
-    lines = enumerate(text.split("\n"), 1)  # splitlines would also cut at U+2028 inside a prompt
-    return [(f"{path}:{number}", _parse(f"{path}:{number}", line)) for number, line in lines if line.strip()]
 
 
-def _parse(place: str, line: str) -> Any:
-    def no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            raise UserError(f"{place}: a key is given twice")
-        return found
+def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise KeyError
+    return found
 
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_no_twins)
+
+
+def _parse(path: Path, number: int, line: str) -> Any:
+    place = f"{path}:{number}"
     try:
-        return json.loads(line, object_pairs_hook=no_twins)
+        return _DECODER.decode(line)
+    except KeyError as error:
+        raise UserError(f"{place}: a key is given twice") from error
     except json.JSONDecodeError as error:
         raise UserError(f"{place}:{error.colno}: not valid JSON: {error.msg}") from error
-    except UserError:
-        raise
     except (ValueError, RecursionError) as error:
         raise UserError(f"{place}: not readable as JSON: {error}") from error

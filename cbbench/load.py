@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,15 @@ from transformers.utils import logging as transformers_logging
 
 from cbbench import gguf
 from cbbench.errors import UserError
-from cbbench.model import Model
+from cbbench.kvcache.base import KVSpec
+from cbbench.model import Model, vocabulary
+from cbbench.rows import Vocabulary
 
 EMBEDDED = "smollm2-135m"
 RANDOM = "random:"
 SHAPES = Path(__file__).parent / "shapes"  # published configs
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+NO_SHAPE = "not a configuration of a model that generates text"
 HINT = (
     f"Use {EMBEDDED} (embedded), a directory with config.json and safetensors, a .gguf file, {RANDOM}<config.json>, "
     "or download the hub model first where the hub can be reached"
@@ -32,9 +36,7 @@ def load(name: str, dtype: str = "float32", device: str = "cpu", base_dir: Path 
     Relative paths count from `base_dir`. Safetensors only. Raises UserError with what to do when there is no such
     model, and for one that cannot be served.
     """
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # or every retry at an unreachable hub is a line
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
+    _quiet()
     base_dir = base_dir or Path.cwd()
     if name.startswith(RANDOM):
         return _wrap(name, _random(name.removeprefix(RANDOM), DTYPES[dtype], base_dir).to(device), None)
@@ -47,6 +49,44 @@ def load(name: str, dtype: str = "float32", device: str = "cpu", base_dir: Path 
     except Exception as error:  # whatever a foreign file or an unreachable hub raises
         raise UserError(f"model {name!r} cannot be loaded: {_first_line(error)}. {HINT}") from error
     return _wrap(name, hf.to(device), _tokenizer(source, options))
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """What is known of a model without its weights."""
+
+    name: str
+    spec: KVSpec
+    max_positions: int | None
+    vocabulary: Vocabulary
+
+
+def sketch(name: str, dtype: str = "float32", base_dir: Path | None = None, trust_remote_code: bool = False) -> Sketch:
+    """The same names as `load`, in a second: configuration and tokenizer alone. Raises UserError."""
+    _quiet()
+    base_dir = base_dir or Path.cwd()
+    options = {"trust_remote_code": trust_remote_code}
+    if name.startswith(RANDOM):
+        config, tokenizer = _shape(name.removeprefix(RANDOM), base_dir)[0], None
+    else:
+        source = _source(name, base_dir)
+        try:
+            config = AutoConfig.from_pretrained(source, **options)
+        except Exception as error:  # whatever a foreign file or an unreachable hub raises
+            raise UserError(f"model {name!r} cannot be read: {_first_line(error)}. {HINT}") from error
+        tokenizer = _tokenizer(source, options)
+    text, eos = config.get_text_config(), getattr(config, "eos_token_id", None)
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    spec = KVSpec(text.num_hidden_layers, heads, head_dim, DTYPES[dtype].itemsize)
+    eos_ids = frozenset([eos] if isinstance(eos, int) else eos or [])
+    return Sketch(name, spec, getattr(text, "max_position_embeddings", None), vocabulary(config, tokenizer, eos_ids))
+
+
+def _quiet() -> None:
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # or every retry at an unreachable hub is a line
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
 
 
 def relocated(name: str, old_dir: Path, new_dir: Path) -> str:
@@ -69,7 +109,8 @@ def _source(name: str, base_dir: Path) -> str:
     return str(base_dir / name) if (base_dir / name).is_dir() else name
 
 
-def _random(source: str, dtype: torch.dtype, base_dir: Path) -> PreTrainedModel:
+def _shape(source: str, base_dir: Path) -> tuple[Any, int]:
+    """The configuration behind `random:`, checked, and the seed."""
     path_text, _, seed = source.partition("@")
     shipped = SHAPES / f"{path_text}.json"
     path = shipped if shipped.is_file() else base_dir / path_text
@@ -81,13 +122,21 @@ def _random(source: str, dtype: torch.dtype, base_dir: Path) -> PreTrainedModel:
     try:
         config = AutoConfig.for_model(**json.loads(path.read_text()))
         _refuse_encoder_decoder(config)
-        with torch.random.fork_rng():
-            torch.manual_seed(int(seed or 0))
-            return AutoModelForCausalLM.from_config(config, dtype=dtype)
+        return config, int(seed or 0)
     except UserError:
         raise
     except Exception as error:  # transformers checks a configuration in many places, each in its own way
-        raise UserError(f"{path}: not a configuration of a model that generates text: {_first_line(error)}") from error
+        raise UserError(f"{path}: {NO_SHAPE}: {_first_line(error)}") from error
+
+
+def _random(source: str, dtype: torch.dtype, base_dir: Path) -> PreTrainedModel:
+    config, seed = _shape(source, base_dir)
+    try:
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            return AutoModelForCausalLM.from_config(config, dtype=dtype)
+    except Exception as error:
+        raise UserError(f"{source}: {NO_SHAPE}: {_first_line(error)}") from error
 
 
 def _refuse_encoder_decoder(config: Any) -> None:

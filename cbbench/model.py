@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from cbbench import seam
 from cbbench.attention.base import Attention, ForwardPass
 from cbbench.kvcache.base import KVSpec, KVView
+from cbbench.rows import Vocabulary
 
 
 @dataclass
@@ -48,13 +49,8 @@ class Model:
         return getattr(self.hf.config.get_text_config(), "max_position_embeddings", None)
 
     @property
-    def vocab_size(self) -> int:
-        return int(self.hf.config.get_text_config().vocab_size)
-
-    def encode(self, text: str) -> list[int]:
-        """Token ids of a text as it stands, special tokens in it read as such."""
-        assert self.tokenizer is not None
-        return list(self.tokenizer(text).input_ids)
+    def vocabulary(self) -> Vocabulary:
+        return vocabulary(self.hf.config, self.tokenizer, self.eos_ids)
 
     def serving(self) -> AbstractContextManager[None]:
         """Inside, the layers call our attention; `forward` needs it."""
@@ -90,6 +86,29 @@ class Model:
         if forward_pass.width is None:
             return tokens
         return [token for token, row in zip(tokens, rows, strict=True) if row.samples]
+
+
+def vocabulary(config: Any, tokenizer: Any | None, eos_ids: frozenset[int]) -> Vocabulary:
+    """Prompts to token ids as this model reads them; a text as it stands, special tokens in it read as such."""
+    size = int(config.get_text_config().vocab_size)
+    special = {*eos_ids, *(getattr(config, name, None) for name in ("bos_token_id", "pad_token_id"))}
+    if tokenizer is None:
+        return Vocabulary(size=size, ordinary_ids=_without(special, size))
+    special |= {*tokenizer.all_special_ids, *(id for id, token in tokenizer.added_tokens_decoder.items() if token.special)}
+
+    def chat(messages: list[dict[str, Any]]) -> str:
+        text: str = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        return text
+
+    return Vocabulary(
+        lambda text: list(tokenizer(text).input_ids), chat if tokenizer.chat_template else None, size,
+        _without(special, min(size, len(tokenizer))),
+    )  # fmt: skip
+
+
+def _without(special: set[Any], size: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The ids below `size` that are not special."""
+    return np.setdiff1d(np.arange(size), [i for i in special if isinstance(i, int)])
 
 
 SHAPING = (

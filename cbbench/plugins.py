@@ -14,8 +14,9 @@ from types import ModuleType
 from cbbench.errors import UserError
 from cbbench.strategy import Strategy
 
-KINDS = {"scheduler": "cbbench.schedulers", "attn": "cbbench.attention", "kv": "cbbench.kvcache"}
-BASES = {"scheduler": "Scheduler", "attn": "Attention", "kv": "KVCache"}
+AXES = ("scheduler", "attn", "kv")  # what an arm is made of
+KINDS = {"scheduler": "cbbench.schedulers", "attn": "cbbench.attention", "kv": "cbbench.kvcache", "importer": "cbbench.importers"}
+BASES = {"scheduler": "Scheduler", "attn": "Attention", "kv": "KVCache", "importer": "Importer"}
 
 
 def names(kind: str) -> list[str]:

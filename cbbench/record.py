@@ -45,7 +45,7 @@ class RequestRecord:
     reason: str | None
     prompt_tokens: int
     max_new_tokens: int
-    arrival_s: float
+    arrival_s: float  # when it was due
     submitted_s: float | None  # when the loop saw it; later than arrival_s by its lateness
     first_scheduled_s: float | None
     token_times_s: list[float]
@@ -58,7 +58,7 @@ class RequestRecord:
         request = sequence.request
         return cls(
             request.id, sequence.index, str(sequence.state), sequence.reason, len(request.prompt_ids),
-            request.max_new_tokens, request.arrival_s, submitted_s, sequence.first_scheduled_s,
+            request.max_new_tokens, sequence.arrival_s, submitted_s, sequence.first_scheduled_s,
             sequence.token_times_s, sequence.output_ids, sequence.num_preemptions, sequence.recomputed_tokens,
         )  # fmt: skip
 

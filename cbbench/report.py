@@ -34,7 +34,7 @@ def seconds(value: float) -> str:
 
 
 def size(value: float) -> str:
-    return f"{value / 2**20:,.1f} MiB"
+    return f"{value / 2**20:,.1f} MiB" if value < 2**34 else f"{value / 2**30:,.1f} GiB"
 
 
 def times(value: float) -> str:
@@ -60,6 +60,7 @@ TABLES: dict[str, list[Column]] = {
         Column("tpot_s_p50", "TPOT p50", seconds), Column("tpot_s_p90", "TPOT p90", seconds),
         Column("itl_s_p99", "ITL p99", seconds), Column("itl_s_max", "ITL max", seconds),
         Column("e2e_s_p50", "E2E p50", seconds), Column("e2e_s_p90", "E2E p90", seconds), Column("queue_wait_s_p90", "queued p90", seconds),
+        Column("lateness_s_max", "late max", seconds),
     ],
     "Memory and waste": [
         Column("kv_utilization", "KV used", percent), Column("kv_future_frac", "future", percent),

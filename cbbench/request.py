@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import abc
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -12,13 +13,15 @@ class Request:
     """One line of a workload. `arrival_s` counts from the start of the run."""
 
     id: str
-    prompt_ids: tuple[int, ...]
+    prompt_ids: abc.Sequence[int]  # a tuple, or made from a recipe on the first look
     max_new_tokens: int
     arrival_s: float = 0.0
     ignore_eos: bool = False
     output_ids: tuple[int, ...] | None = None  # the recorded reference, plain greedy generation
     prompt: str | None = None
     meta: dict[str, Any] | None = None
+    after: str | None = None  # closed loop: comes `think_s` after that request has ended; arrival_s does not count
+    think_s: float = 0.0
 
     @property
     def max_kv_tokens(self) -> int:
@@ -40,6 +43,7 @@ class Sequence:
 
     request: Request
     index: int  # order of submission; the age that preemption respects
+    arrival_s: float = field(init=False)  # the request's own, or in a closed loop the moment it became due
     state: State = State.WAITING
     output_ids: list[int] = field(default_factory=list)
     num_computed: int = 0  # tokens whose keys and values are in the cache
@@ -48,6 +52,9 @@ class Sequence:
     token_times_s: list[float] = field(default_factory=list)  # when each output token was known
     num_preemptions: int = 0
     recomputed_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        self.arrival_s = self.request.arrival_s
 
     @property
     def num_prompt(self) -> int:
@@ -62,7 +69,7 @@ class Sequence:
     def is_over(self) -> bool:
         return self.state in (State.FINISHED, State.REFUSED, State.CANCELLED)
 
-    def tokens(self, start: int, stop: int) -> tuple[int, ...] | list[int]:
+    def tokens(self, start: int, stop: int) -> abc.Sequence[int]:
         """Token ids at positions start to stop, over prompt and output."""
         num_prompt = len(self.request.prompt_ids)
         if start >= num_prompt:

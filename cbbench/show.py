@@ -11,8 +11,10 @@ from typing import Any, get_args
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from cbbench import report
+from cbbench import accounts, report
 from cbbench.errors import UserError
+from cbbench.histogram import histogram
+from cbbench.request import Request
 from cbbench.results import Run
 
 PIPE_WIDTH = 240  # a pipe has no width; nothing may be cut there
@@ -100,6 +102,30 @@ def _print_grids(grids: dict[str, list[report.Grid]]) -> None:
         console.print()
 
 
+def print_account(account: dict[str, Any]) -> None:
+    """What an import read, dropped and changed."""
+    print_pairs("", accounts.import_pairs(account))
+
+
+def print_descriptions(described: list[tuple[dict[str, Any], list[Request]]]) -> None:
+    """`cbbench workload describe`: facts, and histograms of lengths and arrivals."""
+    for about, requests in described:
+        print_pairs(f"{about['name']} ({about['digest']})", accounts.description_pairs(about))
+        for title, values in accounts.pictures(requests).items():
+            print(f"  {title}")
+            for line in histogram(values):
+                print(f"    {line}")
+        print()
+
+
+def print_pairs(title: str, pairs: list[tuple[str, str]]) -> None:
+    if title:
+        print(title)
+    width = max(len(name) for name, _ in pairs)
+    for name, value in pairs:
+        print(f"  {name:<{width}}  {value}")
+
+
 def print_strategies(kind: str | None) -> None:
     """`cbbench list`."""
     from cbbench import plugins
@@ -112,7 +138,8 @@ def print_strategies(kind: str | None) -> None:
     console, device = stdout(), choose_device("auto")
     for title, axis in kinds.items():
         if kind is None or wanted[kind] == axis:
-            console.print(f"[bold]{title}[/bold]  (--{axis})")
+            chosen_by = f"--{axis}" if axis in plugins.AXES else "cbbench workload import NAME FILE"
+            console.print(f"[bold]{title}[/bold]  ({chosen_by})")
             for name in plugins.names(axis):
                 _print_strategy(console, axis, name, device)
 
@@ -134,7 +161,11 @@ def _print_strategy(console: Console, axis: str, name: str, device: str) -> None
     for key, field in cls.Options.model_fields.items():
         about = f": {field.description}" if field.description else ""
         default = "..." if field.is_required() else field.default
-        console.print(f"    option {axis}.{key}={default}{about}", markup=False)
+        option = f"option {axis}.{key}" if axis in plugins.AXES else f"--option {key}"
+        console.print(f"    {option}={default}{about}", markup=False)
+    if axis not in plugins.AXES:
+        console.print()
+        return
     dtype = "float32" if device == "cpu" else "bfloat16"
     reason = why_not(axis, name, device, dtype)
     console.print(f"    {'cannot run here: ' + reason if reason else f'runs here ({device}, {dtype})'}\n", markup=False)
@@ -159,7 +190,7 @@ def print_doctor() -> None:
     except UserError as error:
         rows.append(("embedded model", error))
     for dtype in ("float32", "bfloat16", "float16"):
-        for axis in plugins.KINDS:
+        for axis in plugins.AXES:
             able = [name for name in plugins.names(axis) if why_not(axis, name, device, dtype) is None]
             rows.append((f"{axis} in {dtype}", ", ".join(able) or "none"))
     rows += [(f"{name} on {backend}", reason or "can run here") for name, backend, reason in _backends(device)]

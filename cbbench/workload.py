@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,23 +17,12 @@ from pydantic import BeforeValidator, Field, ValidationError, field_validator
 from cbbench.arrivals import Arrivals, ArrivalsField, arriving
 from cbbench.budget import budget_tokens
 from cbbench.errors import UserError
-from cbbench.jsonl import Raw, read_jsonl
+from cbbench.jsonl import Lines, read_jsonl
+from cbbench.prompts import HashedPrompt, PromptRecipe
 from cbbench.request import Request
+from cbbench.rows import Rows, Vocabulary, check_rows, to_requests
 from cbbench.strict import Strict
 from cbbench.yaml_source import YamlSource, explain, read_yaml
-
-
-class RequestRow(Strict):
-    """One line of the JSONL. `prompt_ids` win over `prompt`, which then only says what they spell."""
-
-    id: str = Field(min_length=1)
-    prompt: str | None = None
-    prompt_ids: list[Annotated[int, Field(ge=0)]] | None = None
-    max_new_tokens: int = Field(ge=1)
-    arrival_s: float = Field(0.0, ge=0)
-    ignore_eos: bool = False
-    output_ids: list[Annotated[int, Field(ge=0)]] | None = None
-    meta: dict[str, Any] | None = None
 
 
 def _requests(written: Any) -> Any:
@@ -102,11 +90,14 @@ class WorkloadFile(Strict):
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     requests: Annotated[str | list[dict[str, Any]], BeforeValidator(_requests)]
     arrivals: ArrivalsField = Arrivals()
+    prompts: PromptRecipe = PromptRecipe()
     engine: ArmChoice = ArmChoice()
     arms: list[ArmChoice] = Field(default_factory=list)
     measure: Measure = Measure()
     cost: Cost = Cost()
+    chat_template: Literal["all", "some", "none"] | None = Field(None, description="which prompts a chat template made")
     reference: Recorded | None = None
+    source: dict[str, Any] | None = Field(None, description="where the requests came from; says nothing about what is run")
 
 
 @dataclass(frozen=True)
@@ -115,8 +106,7 @@ class Workload:
 
     source: YamlSource
     file: WorkloadFile
-    rows: list[RequestRow]
-    places: list[str]  # file:line of each row
+    rows: Rows
 
     @property
     def path(self) -> Path:
@@ -136,15 +126,15 @@ def read_workload(path: Path) -> Workload:
         file = WorkloadFile.model_validate(source.data)
     except ValidationError as error:
         raise explain(error, WorkloadFile, source.where) from error
-    rows, places = check_rows(_raw_rows(source, file.requests))
-    if not rows:
+    rows = check_rows(_lines(source, file.requests), file.prompts)
+    if not rows.rows:
         raise UserError(f"{source.where(['requests'])}: the workload has no requests")
-    return Workload(source, file, rows, places)
+    return Workload(source, file, rows)
 
 
-def _raw_rows(source: YamlSource, requests: str | list[dict[str, Any]]) -> Raw:
+def _lines(source: YamlSource, requests: str | list[dict[str, Any]]) -> Lines:
     if not isinstance(requests, str):
-        return [(source.where(["requests", index]), row) for index, row in enumerate(requests)]
+        return Lines(lambda: enumerate(requests), lambda index: source.where(["requests", index]))
     folder, asked_at = source.path.parent, source.where(["requests"])
     try:
         inside = (folder / requests).resolve().is_relative_to(folder.resolve())
@@ -155,60 +145,20 @@ def _raw_rows(source: YamlSource, requests: str | list[dict[str, Any]]) -> Raw:
     return read_jsonl(folder / requests, f"{asked_at}: ")
 
 
-def check_rows(raw: Raw) -> tuple[list[RequestRow], list[str]]:
-    """Rows and the place of each. Raises UserError at the first that is wrong or whose id was given before."""
-    rows: list[RequestRow] = []
-    seen: dict[str, str] = {}
-    for place, data in raw:
-        row = _check_row(place, data)
-        if row.id in seen:
-            raise UserError(f"{place}: id {row.id!r} was given before, at {seen[row.id]}")
-        seen[row.id] = place
-        rows.append(row)
-    return rows, list(seen.values())
-
-
-def _check_row(place: str, data: Any) -> RequestRow:
-    try:
-        row = RequestRow.model_validate(data)
-    except ValidationError as error:
-        raise explain(error, RequestRow, lambda _: place) from error
-    if row.prompt is None and row.prompt_ids is None:
-        raise UserError(f"{place}: request {row.id!r} has neither prompt nor prompt_ids")
-    return row
-
-
-Encode = Callable[[str], list[int]]
-
-
-def resolve(workload: Workload, encode: Encode | None, vocab_size: int | None = None) -> list[Request]:
-    """The workload's requests, with token ids and arrival times."""
-    return arriving(to_requests(workload.rows, workload.places, encode, vocab_size), workload.file.arrivals)
-
-
-def to_requests(rows: list[RequestRow], places: list[str], encode: Encode | None, vocab_size: int | None = None) -> list[Request]:
-    """Requests with token ids. `encode` is the model's tokenizer, None where there is none.
-
-    An empty prompt stays: the engine refuses that one request. A prompt that the model cannot read is an error.
-    """
-    requests = []
-    for row, place in zip(rows, places, strict=True):
-        ids = row.prompt_ids
-        if ids is None:
-            if encode is None:
-                raise UserError(f"{place}: request {row.id!r} has text but the model has no tokenizer; give prompt_ids")
-            ids = encode(row.prompt or "")
-        if vocab_size is not None and max(ids, default=0) >= vocab_size:
-            raise UserError(f"{place}: request {row.id!r}: token id {max(ids)} is outside the model's vocabulary of {vocab_size}")
-        output = None if row.output_ids is None else tuple(row.output_ids)
-        requests.append(Request(row.id, tuple(ids), row.max_new_tokens, row.arrival_s, row.ignore_eos, output, row.prompt, row.meta))
-    return requests
+def resolve(workload: Workload, vocabulary: Vocabulary | None) -> list[Request]:
+    """The workload's requests, with token ids and arrival times. Without a vocabulary: that of no model."""
+    requests = to_requests(workload.rows, vocabulary or Vocabulary(), workload.file.prompts)
+    return arriving(requests, workload.file.arrivals)
 
 
 def digest(requests: list[Request]) -> str:
     """SHA-256 of what is computed: token ids, lengths, arrivals; not names, text or comments."""
-    lines = [json.dumps([r.prompt_ids, r.max_new_tokens, r.ignore_eos, r.arrival_s]) for r in requests]
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+    sha = hashlib.sha256()
+    for index, r in enumerate(requests):
+        prompt = r.prompt_ids.recipe if isinstance(r.prompt_ids, HashedPrompt) else tuple(r.prompt_ids)
+        asked = [prompt, r.max_new_tokens, r.ignore_eos, r.arrival_s, *([r.after, r.think_s] if r.after is not None else [])]
+        sha.update((("\n" if index else "") + json.dumps(asked)).encode())
+    return sha.hexdigest()[:16]
 
 
 def longest_tokens(requests: list[Request], max_positions: int | None) -> int:

@@ -73,32 +73,35 @@ def _walk(path: Path, node: yaml.Node | None, loc: Loc, marks: dict[Loc, tuple[i
             _walk(path, value, (*loc, index), marks)
 
 
-def explain(error: ValidationError, model: type[BaseModel], where: Callable[[Loc], str]) -> UserError:
+def explain(error: ValidationError, model: type[Any], where: Callable[[Loc], str]) -> UserError:
     """The first problem of a pydantic error as one line; `where` maps a location to a place in words."""
     problem = error.errors()[0]
     loc = tuple(part for part in problem["loc"] if not (isinstance(part, str) and part.startswith("function-")))
     name = ".".join(str(part) for part in loc)
-    if problem["type"] == "extra_forbidden":
+    kind = problem["type"]
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         known = _keys_at(model, loc[:-1])
         near = difflib.get_close_matches(str(loc[-1]), known, n=1)
         hint = f"; did you mean {near[0]}?" if near else f"; known keys: {', '.join(known) or 'none'}"
         return UserError(f"{where(loc)}: unknown key {name!r}{hint}")
     message = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    if problem["type"] == "model_type":
+    if kind.startswith("missing"):
+        message = "Field required"
+    if kind in ("model_type", "dataclass_type", "dataclass_exact_type"):
         message = "should be a mapping"
-    got = "" if problem["type"] in ("missing", "value_error") else f", got {problem['input']!r}"[:80]
+    got = "" if kind.startswith("missing") or kind == "value_error" else f", got {problem['input']!r}"[:80]
     return UserError(f"{where(loc)}: {name}: {message}{got}" if name else f"{where(loc)}: {message}{got}")
 
 
-def _keys_at(model: type[BaseModel], loc: Loc) -> list[str]:
+def _keys_at(model: type[Any], loc: Loc) -> list[str]:
     """The keys that a model knows at a location inside it; none where it takes any."""
     for part in loc:
         if isinstance(part, str):
-            inner = _model_in(model.model_fields[part].annotation)
+            inner = _model_in(model.__pydantic_fields__[part].annotation)
             if inner is None:
                 return []
             model = inner
-    return sorted(model.model_fields)
+    return sorted(model.__pydantic_fields__)
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

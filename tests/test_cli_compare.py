@@ -18,6 +18,8 @@ from cbbench.errors import UserError
 from tests.commands import command, read_lines, run_folder, write_lines
 from tests.engines import ATTENTIONS, CACHES, SCHEDULERS
 
+IMPORTERS = plugins.names("importer")
+
 ROWS = [{"id": str(i), "prompt_ids": [1] * (3 + i), "max_new_tokens": 2 + i} for i in range(5)]
 DENSE = "static+padded+cat"
 PAGED = "static+padded+paged"
@@ -156,20 +158,22 @@ def test_list_shows_every_strategy_with_its_cost_and_use() -> None:
     ended = command("list")
     assert (ended.code, ended.err) == (0, "")
     found = [line.strip() for line in ended.out.splitlines() if re.match(r"  \S", line)]
-    assert found == [*SCHEDULERS, *ATTENTIONS, *CACHES]
-    assert ended.out.count("Cost:") == ended.out.count("Use when:") == len(SCHEDULERS) + len(ATTENTIONS) + len(CACHES)
+    assert found == [*SCHEDULERS, *ATTENTIONS, *CACHES, *IMPORTERS]
+    assert ended.out.count("Cost:") == ended.out.count("Use when:") == len(found)
     assert "option kv.block_size=16: tokens a block" in ended.out and "runs here (cpu, float32)" in ended.out
     assert "\x1b" not in ended.out
 
 
-@pytest.mark.parametrize(("kind", "names"), [("schedulers", SCHEDULERS), ("attn", ATTENTIONS), ("kvcache", CACHES), ("kv", CACHES)])
+@pytest.mark.parametrize(
+    ("kind", "names"), [("schedulers", SCHEDULERS), ("attn", ATTENTIONS), ("kvcache", CACHES), ("kv", CACHES), ("importers", IMPORTERS)]
+)
 def test_list_of_one_kind_shows_that_kind(kind: str, names: list[str]) -> None:
     out = command("list", kind).out
     assert [line.strip() for line in out.splitlines() if re.match(r"  \S", line)] == names
 
 
 def test_list_of_an_unknown_kind_is_one_line() -> None:
-    assert command("list", "caches").mistake == "list caches: should be schedulers, attention, kvcache"
+    assert command("list", "caches").mistake == "list caches: should be schedulers, attention, kvcache, importers"
 
 
 @pytest.mark.parametrize("is_there", [True, False])
@@ -187,4 +191,4 @@ def test_doctor_says_what_is_here_also_without_the_embedded_model(monkeypatch: p
     assert facts["embedded model"] == ("it.gguf" if is_there else "the embedded model is not installed: pip install it")
     assert facts["cache"] == str(tmp_path) and facts["torch"] and facts["threads"] == "1"
     assert facts["attn in float32"].split(", ") == ATTENTIONS and "varlen" not in facts["attn in bfloat16"]
-    assert set(plugins.KINDS) <= {name.split()[0] for name in facts}
+    assert set(plugins.AXES) <= {name.split()[0] for name in facts}

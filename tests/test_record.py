@@ -124,7 +124,8 @@ def test_a_yaml_that_is_there_keeps_its_comments_and_settings(model_dir: str, tm
     (tmp_path / "w.yaml").write_text(kept + old + "measure: {rounds: 2}\n")
     assert record(tmp_path, model_dir).code == 0
     text = (tmp_path / "w.yaml").read_text()
-    assert text.startswith(kept + "measure: {rounds: 2}\n") and "other" not in text and text.count("reference:") == 1
+    assert text.startswith(kept + "reference:\n") and "other" not in text and text.count("reference:") == 1
+    assert text.endswith("measure: {rounds: 2}\nchat_template: some\n")
     first = text
     assert record(tmp_path, model_dir).code == 0 and (tmp_path / "w.yaml").read_text() == first, "again is the same file"
     assert [*run_json(tmp_path / "w.yaml", tmp_path).rows] == ["continuous+varlen+cat"]
@@ -141,12 +142,12 @@ def test_a_near_tie_is_named_with_request_position_and_gap(model_dir: str, tmp_p
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ({"id": "x", "messages": "hi", "max_new_tokens": 1}, ["messages do not fit the chat template"]),
+        ({"id": "x", "messages": "hi", "max_new_tokens": 1}, ["messages: should be a valid list", "'hi'"]),
         ({"id": "x", "prompt_ids": [], "max_new_tokens": 1}, ["'x'", "the prompt has no tokens"]),
         ({"id": "x", "prompt_ids": [1] * 600, "max_new_tokens": 100}, ["'x'", "needs 699 positions", "has 640"]),
         ({"id": "x", "prompt_ids": [999], "max_new_tokens": 1}, ["'x'", "999", "vocabulary of 300"]),
         ({"id": "ids", "prompt_ids": [5], "max_new_tokens": 1}, ["'ids' was given before", "source.jsonl:3"]),
-        ({"id": "x", "max_new_tokens": 1}, ["'x'", "neither prompt nor prompt_ids"]),
+        ({"id": "x", "max_new_tokens": 1}, ["'x'", "neither prompt, messages, prompt_ids nor prompt_tokens"]),
         ({"id": "x", "prompt": "cat"}, ["max_new_tokens"]),
         ([1, 2], ["[1, 2]"]),
     ],
@@ -166,7 +167,7 @@ def test_what_a_model_lacks_and_wrong_names_are_said_in_one_line(model_dir: str,
     write_lines(tmp_path / "source.jsonl", SOURCE[:1])
     assert "'text' has text but the model has no tokenizer" in record(tmp_path, no_tokenizer).mistake
     write_lines(tmp_path / "source.jsonl", SOURCE[1:])
-    assert f"messages need a chat template, {no_tokenizer} has none" in record(tmp_path, no_tokenizer).mistake
+    assert "messages need a chat template, the model has none" in record(tmp_path, no_tokenizer).mistake
     write_lines(tmp_path / "source.jsonl", [])
     assert record(tmp_path, model_dir).mistake == f"{tmp_path / 'source.jsonl'}: no requests in it"
     words = ("workload", "record", tmp_path / "source.jsonl", "--model", model_dir, "-o")

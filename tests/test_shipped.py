@@ -37,7 +37,7 @@ def test_a_shipped_workload_reads_and_its_reference_is_whole(path: Path) -> None
     reference = workload.file.reference
     assert reference is not None and re.fullmatch(r"[0-9a-f]{16}", reference.digest)
     assert (reference.model, reference.dtype) == (workload.file.model, workload.file.dtype) == ("smollm2-135m", "float32")
-    for row in workload.rows:
+    for row in workload.rows.rows:
         assert row.prompt_ids and row.output_ids and len(row.output_ids) <= row.max_new_tokens, row.id
         assert not row.ignore_eos or len(row.output_ids) == row.max_new_tokens, row.id
         assert max(*row.prompt_ids, *row.output_ids) < 49152, "SmolLM2's vocabulary"
@@ -46,10 +46,10 @@ def test_a_shipped_workload_reads_and_its_reference_is_whole(path: Path) -> None
 
 @pytest.mark.parametrize("path", WORKLOADS, ids=lambda path: path.stem)
 def test_a_shipped_workload_was_made_from_its_source(path: Path) -> None:
-    from cbbench.workload import read_jsonl
+    from cbbench.jsonl import read_jsonl
 
     source = [data for _, data in read_jsonl(path.parent / "sources" / f"{path.stem}.jsonl")]
-    rows = read_workload(path).rows
+    rows = read_workload(path).rows.rows
     kept = ("id", "max_new_tokens", "arrival_s", "ignore_eos")
     asked = [[line.get(key, {"arrival_s": 0, "ignore_eos": False}.get(key)) for key in kept] for line in source]
     assert [[getattr(row, key) for key in kept] for row in rows] == asked

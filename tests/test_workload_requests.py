@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cbbench.rows import Vocabulary
 from cbbench.workload import Workload, read_workload, resolve
 from tests.commands import GOOD, Write, refusal, write_workload
 from tests.engines import assert_exact, run, tiny, with_reference
@@ -48,7 +49,7 @@ def test_a_json_line_that_no_reader_survives_is_refused_too(write: Write, line: 
         (row(prompt_ids=[1, -2]), ["prompt_ids.1", "greater than or equal to 0", "-2"]),
         (row(prompt_ids=[1, 2.5]), ["prompt_ids.1", "integer", "2.5"]),
         (row(prompt_ids="1 2"), ["prompt_ids", "list", "'1 2'"]),
-        (row(prompt_ids=None), ["'a'", "neither prompt nor prompt_ids"]),
+        (row(prompt_ids=None), ["'a'", "neither prompt, messages, prompt_ids nor prompt_tokens"]),
         (row(output_ids=[-1]), ["output_ids.0", "-1"]),
         (row(ignore_eos=1), ["ignore_eos", "boolean", "1"]),
         (row(max_tokens=3), ["unknown key 'max_tokens'", "did you mean max_new_tokens?"]),
@@ -85,7 +86,7 @@ def test_blank_lines_and_crlf_change_nothing(write: Write) -> None:
     plain = read(write(lines=f"{row()}\n{row(id='b')}\n"))[1]
     odd = read(write("requests: w.jsonl\r\nmodel: x\r\n", f"\r\n{row()}\r\n   \r\n\n{row(id='b')}"))
     assert odd[1] == plain and odd[0].file.model == "x"
-    assert [place.rpartition(":")[2] for place in odd[0].places] == ["2", "5"]
+    assert [odd[0].rows.where(index).rpartition(":")[2] for index in range(2)] == ["2", "5"]
 
 
 @pytest.mark.parametrize("odd", ["\u2028", "\u0085"])
@@ -120,14 +121,14 @@ def test_text_without_a_tokenizer_and_ids_outside_the_vocabulary_are_refused_by_
     path = write(lines=[GOOD, {"id": "t", "prompt": "hello", "max_new_tokens": 1}])
     place = f"{path.with_suffix('.jsonl')}:2: request 't'"
     assert refusal(lambda: resolve(read_workload(path), None)) == f"{place} has text but the model has no tokenizer; give prompt_ids"
-    told = refusal(lambda: resolve(read_workload(path), lambda text: [len(text), 300], vocab_size=300))
+    told = refusal(lambda: resolve(read_workload(path), Vocabulary(lambda text: [len(text), 300], size=300)))
     assert told == f"{place}: token id 300 is outside the model's vocabulary of 300"
 
 
 def test_68_a_text_prompt_is_counted_as_the_ids_that_are_fed(write: Write) -> None:
     text = {"id": "t", "prompt": "hey", "max_new_tokens": 1}
     path = write(lines=[text])
-    (request,) = resolve(read_workload(path), lambda text: [1, *map(ord, text)])
+    (request,) = resolve(read_workload(path), Vocabulary(lambda text: [1, *map(ord, text)]))
     assert request.prompt_ids == (1, 104, 101, 121) and request.prompt == "hey"
     path = write(lines=[text | {"prompt_ids": [1, 2]}])
-    assert resolve(read_workload(path), lambda text: [9])[0].prompt_ids == (1, 2), "ids win over the text that they spell"
+    assert resolve(read_workload(path), Vocabulary(lambda text: [9]))[0].prompt_ids == (1, 2), "ids win over the text that they spell"

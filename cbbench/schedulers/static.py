@@ -36,7 +36,7 @@ class Static(Scheduler):
 
     def plan(self, now_s: float, room: Room) -> Plan:
         if not self.running:
-            wake_s = self.waiting[0].request.arrival_s + self.options.max_wait_s if self.waiting else now_s
+            wake_s = self.waiting[0].arrival_s + self.options.max_wait_s if self.waiting else now_s
             if len(self.waiting) < self.max_num_seqs and now_s < wake_s:
                 return Plan(wake_s=wake_s)
             self.admit(room)

@@ -1,0 +1,1 @@
+"""Public trace and dataset formats, one a file: `azure` is azure.py."""
