@@ -24,7 +24,10 @@ def import_pairs(account: dict[str, Any]) -> Pairs:
     if "siblings_alike" in account:
         pairs.append(("note", f"{account['siblings_alike']:,} blocks share their first token with a sibling: too many siblings"))
     original, replayed = (dict(profile_pairs(account[key])) for key in ("original", "replayed"))
-    return pairs + [(name, f"{text} -> {replayed[name]}" if replayed.get(name) != text else text) for name, text in original.items()]
+    for name, text in original.items():
+        after = replayed.get(name, "none")
+        pairs.append((name, text if after == text else f"{text} -> {after}"))
+    return pairs
 
 
 def description_pairs(about: dict[str, Any]) -> Pairs:
@@ -34,8 +37,8 @@ def description_pairs(about: dict[str, Any]) -> Pairs:
     pairs.append(("recorded references", f"{about['recorded_references']:,}"))
     for kv in about["kv"]:
         pairs.append((f"KV on {kv['model']}", f"{kv['bytes_per_token']:,} bytes a token in {about['dtype']}"))
-        pairs.append(("  at most", f"{size(kv['longest_request_bytes'])} longest request, {size(kv['longest_batch_bytes'])} "
-                      f"longest {kv['batch']}, {size(kv['all_at_once_bytes'])} all at once"))  # fmt: skip
+        pairs += [("  longest request", size(kv["longest_request_bytes"])), (f"  longest {kv['batch']}", size(kv["longest_batch_bytes"])),
+                  ("  all at once", size(kv["all_at_once_bytes"]))]  # fmt: skip
         if kv["fits_positions_frac"] is not None:
             pairs.append(("  fit its positions", f"{kv['fits_positions_frac']:.1%} (of {kv['max_positions']:,})"))
         if "fits_budget_frac" in kv:
@@ -67,7 +70,8 @@ def pictures(requests: Sequence[Request]) -> dict[str, list[float]]:
 def _spread(lengths: dict[str, Any]) -> str:
     if lengths["mean"] is None:
         return "none"
-    return ", ".join(f"{key} {lengths[key]:,.0f}" if key != "mean" else f"mean {lengths['mean']:,.1f}" for key in lengths)
+    mean = f"{lengths['mean']:,.{1 if lengths['mean'] < 1000 else 0}f}"
+    return ", ".join([f"mean {mean}", *(f"{key} {value:,.0f}" for key, value in lengths.items() if key != "mean")])
 
 
 def _arrivals(described: Any) -> str:

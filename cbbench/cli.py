@@ -12,7 +12,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cbbench.cli_options import Device, DtypeOption, Format, FormatOption, ModelName, Threads, Trust, WorkloadPath
+from cbbench.cli_compare import baseline_app, compare
+from cbbench.cli_options import Device, DtypeOption, Format, FormatOption, ModelName, Threads, Trust
 from cbbench.cli_workload import workload_app
 from cbbench.errors import UserError
 
@@ -39,11 +40,13 @@ app = typer.Typer(
     help="Scheduler x attention x KV cache: batching strategies on a real model, measured, and proved token for token.",
 )
 app.add_typer(workload_app, name="workload")
+app.add_typer(baseline_app, name="baseline")
+app.command()(compare)
 
 
 @app.command()
 def run(
-    workload: WorkloadPath,
+    workload: Annotated[Path | None, typer.Argument(help="a workload's .yaml; with --resume it is known")] = None,
     scheduler: Annotated[str | None, typer.Option(help="a name, a comma list, or all")] = None,
     attn: Annotated[str | None, typer.Option(help="a name, a comma list, or all")] = None,
     kv: Annotated[str | None, typer.Option(help="a name, a comma list, or all")] = None,
@@ -53,46 +56,44 @@ def run(
     dtype: DtypeOption = None,
     device: Device = "auto",
     threads: Threads = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="how often each arm runs")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="how often each arm runs; 6 or more for verdicts")] = None,
     warmup: Annotated[int | None, typer.Option(min=0, help="short passes before each, not measured")] = None,
     memory_budget: Annotated[str | None, typer.Option(help="for keys and values: 512MiB, or '4096 tokens'")] = None,
     max_num_seqs: Annotated[int | None, typer.Option(min=1, help="sequences in the batch at most")] = None,
     verify: Annotated[bool, typer.Option("--verify", help="generate missing reference tokens first (kept in the cache)")] = False,
+    isolate: Annotated[bool, typer.Option("--isolate", help="a process of its own for each arm and round")] = False,
+    against: Annotated[str | None, typer.Option(metavar="REV", help="the same arms also on that revision of this repository")] = None,
+    against_python: Annotated[str | None, typer.Option(metavar="PATH", help="the interpreter for that revision; this one without")] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="RUN", help="go on with an interrupted run")] = None,
     trust_remote_code: Trust = False,
     out: Annotated[Path, typer.Option(help="where runs are saved")] = Path("results"),
     format: FormatOption = Format.table,
 ) -> None:
     """Run every combination asked for on a workload, check its tokens, and print throughput, latency and memory."""
+    if workload is None:
+        if resume is None:
+            raise UserError("run needs a workload, or --resume RUN")
+        from cbbench.resume import stored_command
+
+        app([*stored_command(resume), "--resume", str(resume)])
+        return
     from cbbench.config import Overrides, build_arms
-    from cbbench.show import Screen, print_runs
     from cbbench.workload import read_workload
 
     read = read_workload(workload)
     arms = build_arms(read, Overrides({"scheduler": scheduler, "attn": attn, "kv": kv}, arm, set_, memory_budget, max_num_seqs))
 
-    from cbbench.job import NO_MODEL, Job, prepare
+    from cbbench.job import NO_MODEL, Job
     from cbbench.machine import choose_device, default_threads
-    from cbbench.results import RunDir, new_run_path, read_run
-    from cbbench.runner import Runner
+    from cbbench.session import run_job
 
     chosen = model or read.file.model
     job = Job(
         read, arms, chosen, str(dtype or read.file.dtype), "cpu" if chosen == NO_MODEL else choose_device(device),
         threads or default_threads(), rounds or read.file.measure.rounds, read.file.measure.warmup if warmup is None else warmup,
-        verify, ("cbbench", *sys.argv[1:]), trust_remote_code, None if model else workload.parent,
+        verify, ("cbbench", *sys.argv[1:]), trust_remote_code, None if model else workload.parent, isolate, against, against_python,
     )  # fmt: skip
-    screen = Screen()
-    runner = Runner(prepare(job, screen.say), screen)
-    path = new_run_path(out, read.name)
-    try:
-        run_dir = RunDir(path)
-    except OSError as error:
-        raise UserError(f"--out {out}: cannot be written: {error.strerror}") from error
-    with screen:
-        outcome = runner.run(run_dir)
-    print_runs([read_run(path)], str(format), save_in=path)
-    screen.say(f"saved in {path}" + (" (interrupted: whole rounds only)" if outcome.interrupted else ""))
-    raise typer.Exit(outcome.exit_code)
+    raise typer.Exit(run_job(job, out, resume, str(format)))
 
 
 @app.command("list")
@@ -101,31 +102,6 @@ def list_(kind: Annotated[str | None, typer.Argument(help="schedulers, attention
     from cbbench.show import print_strategies
 
     print_strategies(kind)
-
-
-@app.command()
-def compare(
-    paths: Annotated[list[Path], typer.Argument(help="runs, or folders of runs")],
-    format: FormatOption = Format.table,
-) -> None:
-    """Tables over saved runs: throughput, latency, memory and waste, one row an arm."""
-    from cbbench.results import find_runs, read_run
-    from cbbench.show import print_runs, warn
-
-    runs, damaged = [], False
-    for path in paths:
-        if not path.exists():
-            raise UserError(f"{path}: no such file or folder")
-        for found in find_runs(path):
-            try:
-                runs.append(read_run(found))
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                damaged = True
-                warn(f"{found}: left out, run.json is damaged ({error})")
-    if not runs:
-        raise UserError(f"no runs in {', '.join(map(str, paths))}")
-    print_runs(runs, str(format))
-    raise typer.Exit(3 if damaged or any(run.problems for run in runs) else 0)
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
@@ -68,20 +69,25 @@ def record(
     Interrupted, the same command goes on where it was.
     """
     from cbbench.sources import read_source
+    from cbbench.workload import read_workload
     from cbbench.writing import check_target
 
     if output is None and source.suffix != ".yaml":
         raise UserError(f"record {source}: say where to with -o NAME.yaml")
     target = output or source
-    check_target(target)
+    check_target(target, source)
+    if server_model is not None and from_server is None:
+        raise UserError("--server-model goes with --from-server URL")
     read = read_source(source, chat, max_new_tokens)
+    own = read_workload(source).file if source.suffix == ".yaml" else None
+    name, base_dir = (own.model, source.parent) if model is None and own is not None else (model or EMBEDDED, Path.cwd())
     if from_server is not None:
         from cbbench.rows import to_requests
         from cbbench.server import Server, record_from_server
         from cbbench.show import track
 
         def prompt_ids(index: int) -> list[int]:
-            return list(to_requests(read.rows.only(index), _vocabulary(model or EMBEDDED, Path.cwd())(), read.recipe)[0].prompt_ids)
+            return list(to_requests(read.rows.only(index), _vocabulary(name, base_dir)(), read.recipe)[0].prompt_ids)
 
         record_from_server(Server(from_server, server_model), read, prompt_ids, target, track)
     else:
@@ -94,8 +100,8 @@ def record(
 
         if threads:
             torch.set_num_threads(threads)
-        loaded = load(model or EMBEDDED, str(dtype or Dtype.float32), choose_device(device), None, trust_remote_code)
-        record_workload(loaded, read, target, track, warn)
+        loaded = load(name, str(dtype or (own.dtype if own else Dtype.float32)), choose_device(device), base_dir, trust_remote_code)
+        record_workload(loaded, base_dir, read, target, track, warn)
     print(target)
 
 
@@ -139,7 +145,7 @@ def import_(
     from cbbench.writing import check_target
 
     check_target(output)
-    named = what[0] if len(what) > 1 and not Path(what[0]).exists() else None
+    named = what[0] if len(what) > 1 and not Path(what[0]).exists() and re.fullmatch(r"[A-Za-z_-]+", what[0]) else None
     if named not in (None, "auto"):
         plugins.find("importer", named.replace("-", "_"))
     _positive({"--speedup": speedup, "--rate": rate, "--cv": cv, "--gap-cap": gap_cap, "--output-scale": output_scale})
@@ -148,6 +154,14 @@ def import_(
     by_process = arrivals in (Times.constant, Times.poisson, Times.gamma)
     if speedup is not None and rate is not None:
         raise UserError("--speedup and --rate both choose how fast: give one")
+    replaced = {"--speedup": speedup, "--spread-ticks": spread_ticks or None, "--gap-cap": gap_cap, "--rate": None if by_process else rate}
+    forgotten = [flag for flag, value in replaced.items() if value is not None]
+    if (by_process or arrivals is Times.offline) and forgotten:
+        raise UserError(f"{forgotten[0]} changes recorded times, and --arrivals {arrivals} replaces them")
+    if block_tokens is not None and fit is Policy.scale:
+        raise UserError("--fit scale chooses the blocks' size itself; --block-tokens goes with the other policies")
+    if cv is not None and not by_process:
+        raise UserError("--cv goes with --arrivals gamma")
     chosen = None if arrivals in (None, Times.recorded) else arrivals_of(str(arrivals), rate if by_process else None, cv, seed)
     ask = Ask(
         [Path(word) for word in what[named is not None :]], named or format, parse_options(option),
@@ -197,6 +211,8 @@ def make(
         "num_requests": num_requests, "prompt_tokens": prompt_tokens, "output_tokens": output_tokens, "like": like and like.name,
         "prefix_share": prefix_share, "prefix_tokens": prefix_tokens, "num_prefixes": num_prefixes, "seed": seed,
     }  # fmt: skip
+    if like and not any(len(request.prompt_ids) for request in wanted.like or []):
+        raise UserError(f"--like {like}: all its prompts are empty")
     make(wanted, output, model, {name: value for name, value in how.items() if value is not None})
     print(output)
 
@@ -234,6 +250,8 @@ def _described(read: Workload, requests: list[Request], models: list[str], budge
     kvs, budgets = [], {}
     for name in models or [read.file.model]:
         if name == "none":
+            if budget is not None:
+                raise UserError("--memory-budget needs a model")
             continue
         known = sketch(name, read.file.dtype, None if models else read.path.parent)
         kvs.append(Kv(name, known.spec.bytes_per_token, known.max_positions))
@@ -253,7 +271,7 @@ def _requests(read: Workload, model: str | None) -> list[Request]:
 
     needs_one = any(row.prompt_ids is None and row.prompt_tokens is None for row in read.rows.rows)
     name, base_dir = (model, Path.cwd()) if model else (read.file.model, read.path.parent)
-    return resolve(read, _vocabulary(name, base_dir)() if needs_one else None)
+    return resolve(read, _vocabulary(name, base_dir)() if needs_one and name != "none" else None)
 
 
 def _vocabulary(model: str, base_dir: Path) -> Callable[[], Vocabulary]:

@@ -56,17 +56,32 @@ class Arm:
     kv: Chosen
     max_num_seqs: int
     memory_budget: str | None
+    is_base: bool = False  # marked `baseline: true`
+    revision: str | None = None  # a commit whose code runs it; None: this one
+    is_copy: bool = False  # the same again, for A against A
 
     @property
     def label(self) -> str:
+        suffix = f"@{self.revision}" if self.revision else "#again" if self.is_copy else ""
+        return self.strategy_label + suffix
+
+    @property
+    def strategy_label(self) -> str:
         return "+".join(chosen.label for chosen in (self.scheduler, self.attn, self.kv))
+
+    def strategies(self) -> dict[str, dict[str, Any]]:
+        """As a workload names them."""
+        pairs = zip(AXES, (self.scheduler, self.attn, self.kv), strict=True)
+        return {axis: {"name": chosen.name, **chosen.options.model_dump()} for axis, chosen in pairs}
 
     def describe(self) -> dict[str, Any]:
         """Everything that decides what it does, for run.json."""
-        chosen = {
-            axis: {"name": c.name, **c.options.model_dump()} for axis, c in zip(AXES, (self.scheduler, self.attn, self.kv), strict=True)
-        }
-        return {"label": self.label, **chosen, "max_num_seqs": self.max_num_seqs, "memory_budget": self.memory_budget}
+        said = {"label": self.label, **self.strategies(), "max_num_seqs": self.max_num_seqs, "memory_budget": self.memory_budget}
+        if self.is_base:
+            said["baseline"] = True
+        if self.revision or self.is_copy:
+            said |= {"base_of": self.strategy_label, "revision": self.revision}
+        return said
 
 
 def build_arms(workload: Workload, overrides: Overrides) -> list[Arm]:
@@ -153,7 +168,8 @@ def _build(workload: Workload, names: dict[str, str], choice: ArmChoice, loc: Lo
         checked = ArmChoice.model_validate(limits)
     except ValidationError as error:
         raise explain(error, ArmChoice, lambda loc: f"--{str(loc[0]).replace('_', '-')}") from error
-    return Arm(**chosen, max_num_seqs=checked.max_num_seqs or DEFAULT_MAX_NUM_SEQS, memory_budget=checked.memory_budget)
+    num_seqs = checked.max_num_seqs or DEFAULT_MAX_NUM_SEQS
+    return Arm(chosen["scheduler"], chosen["attn"], chosen["kv"], num_seqs, checked.memory_budget, choice.baseline)
 
 
 def _choose(workload: Workload, axis: str, written: dict[str, Any], at: Loc, sets: list[Any], named_by_flag: bool) -> Chosen:

@@ -51,6 +51,12 @@ class Lognormal(Strict):
     min: int = Field(1, ge=1)
     max: int | None = Field(None, ge=1)
 
+    @model_validator(mode="after")
+    def _ordered(self) -> Lognormal:
+        if self.max is not None and self.min > self.max:
+            raise ValueError(f"min={self.min} is more than max={self.max}")
+        return self
+
     def draw(self, rng: np.random.Generator, num: int) -> Lengths:
         variance = np.log1p(self.cv**2)
         drawn = rng.lognormal(np.log(self.mean) - variance / 2, np.sqrt(variance), num)

@@ -79,7 +79,7 @@ class Engine:
             self.write_record(plan, result)
             for sequence in ended:
                 self.scheduler.finish(sequence, self.room)
-                self.due.ended(sequence, self.mark_s)
+                self.due.ended(sequence, sequence.token_times_s[-1])
             self.on_step()
             if self.checks:
                 self.check()

@@ -52,7 +52,7 @@ def fit(rows: list[TraceRow], block_tokens: int | None, wanted: Fit) -> Fitted:
             size = largest_block(rows, block_tokens, wanted.max_tokens, output_scale)
             scale = size / block_tokens
         else:
-            scale = min(1.0, wanted.max_tokens / max((_total(row) for row in rows), default=1))
+            scale = min(1.0, min((_factor(row, wanted.max_tokens, output_scale) for row in rows), default=1.0))
         output_scale = scale if output_scale is None else output_scale
     fitted = Fitted([], size, Counter(), scale=scale)
     for row in rows:
@@ -72,6 +72,13 @@ def fit(rows: list[TraceRow], block_tokens: int | None, wanted: Fit) -> Fitted:
             row.blocks = row.blocks[: ceil((row.prompt_tokens or 0) / size)]
         fitted.rows.append(row)
     return fitted
+
+
+def _factor(row: TraceRow, max_tokens: int, output_scale: float | None) -> float:
+    if output_scale is None:
+        return max_tokens / _total(row)
+    room = max_tokens - max(1, round((row.output_tokens or 0) * output_scale))
+    return max(1, room) / (row.prompt_tokens or 1)
 
 
 def _total(row: TraceRow) -> int:

@@ -20,10 +20,10 @@ def histogram(values: Sequence[float], num_bins: int = 10, width: int = 40) -> l
         counts = np.array([len(array)])
     else:
         edges = np.geomspace(low, high, num_bins + 1) if low > 0 and high > 10 * low else np.linspace(low, high, num_bins + 1)
-        if np.allclose(array, np.rint(array)):
+        if np.array_equal(array, np.rint(array)):
             edges = np.append(np.unique(np.ceil(edges[:-1])), high + 1)  # whole numbers: bins begin at whole numbers
         counts, edges = np.histogram(array, edges)
-    names = [f"{edge:,.0f}" for edge in edges[: len(counts)]]
+    names = next(n for d in range(8) if len(set(n := [f"{edge:,.{d}f}" for edge in edges[: len(counts)]])) == len(n) or d == 7)
     pad, digits, most = max(map(len, names)), len(f"{counts.max():,}"), max(counts.max(), 1)
     bars = [bar(count / most, width) for count in counts]
     return [f"{name:>{pad}} {drawn:<{width}} {count:>{digits},}" for name, drawn, count in zip(names, bars, counts, strict=True)]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from cbbench.arrivals import Arrivals, process_times
+from cbbench.errors import UserError
 from cbbench.fitting import Fit, Fitted, fit
 from cbbench.importers.base import TraceRow
 from cbbench.profile import Profile, profile
@@ -22,7 +23,7 @@ from cbbench.rows import RequestRow, Vocabulary
 from cbbench.shaping import Shape, Shaped, shape
 from cbbench.sharing import PrefixHits
 from cbbench.texts import Texts
-from cbbench.trace import Trace, Window, choose_importer, read_trace
+from cbbench.trace import Trace, Window, choose_importer, read_trace, refuse_overwriting
 from cbbench.writing import update_yaml, write_rows
 
 
@@ -51,6 +52,7 @@ def import_trace(ask: Ask, target: Path, vocabulary: Callable[[], Vocabulary], s
     namespace = ask.namespace or (ask.paths[0].name.removesuffix(".gz").rpartition(".")[0] or ask.paths[0].name)
     recipe = PromptRecipe(seed=ask.shape.seed, namespace=namespace, block_tokens=importer.block_tokens)
     texts = Texts(vocabulary, recipe, ask.output_tokens, ask.lengths_only, keep_history=importer.has_continuations)
+    refuse_overwriting(target, importer, ask.paths)
     trace = read_trace(importer, ask.paths, ask.window, texts, ask.strict, ask.zero_output_as_one)
     for line in trace.malformed:
         say(f"left out: {line}")
@@ -63,12 +65,21 @@ def import_trace(ask: Ask, target: Path, vocabulary: Callable[[], Vocabulary], s
     times = process_times(arrivals, len(fitted.rows))
     if times is None and shaped is not None and (arrivals.recorded or arrivals.closed):
         times = shaped.times_s.tolist()
+    if not fitted.rows:
+        gone = ", ".join(f"{num:,} {reason}" for reason, num in (trace.dropped + fitted.dropped).items())
+        raise UserError(f"no requests are left of {trace.rows_read:,} rows read" + (f": {gone}" if gone else ""))
+    if ask.fit.block_tokens and ask.fit.block_tokens > (importer.block_tokens or 0):
+        had = f"has blocks of {importer.block_tokens}" if importer.block_tokens else "has no blocks"
+        raise UserError(f"--block-tokens {ask.fit.block_tokens} shrinks a trace's blocks, and {importer.name()} {had}")
     account = _account(trace, ask, original, fitted, shaped, inversions)
     account["replayed"] = _profile(fitted.rows, fitted.block_tokens, times)
     write_rows(target, _request_rows(fitted.rows, shaped))
     head = {"description": f"{importer.name()}: {', '.join(sorted({f['name'] for f in trace.files})[:3])}", "model": ask.model}
-    body = {"requests": target.with_suffix(".jsonl").name, "arrivals": arrivals.describe(), "prompts": recipe.model_dump(exclude_none=True)}
-    update_yaml(target, {name: value for name, value in head.items() if value}, {**body, "source": account})
+    blocks = {
+        "requests": target.with_suffix(".jsonl").name, "arrivals": arrivals.describe(), "reference": None, "chat_template": None,
+        "prompts": recipe.model_dump(exclude_none=True), "source": account,
+    }  # fmt: skip
+    update_yaml(target, {name: value for name, value in head.items() if value}, blocks)
     return account
 
 

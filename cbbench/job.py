@@ -39,6 +39,9 @@ class Job:
     command: tuple[str, ...] = ()
     trust_remote_code: bool = False
     model_dir: Path | None = None  # where relative model paths count from
+    isolate: bool = False  # a process for each arm and round
+    against: str | None = None  # a revision whose code runs the same arms
+    against_python: str | None = None
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class Prepared:
                 "bytes_per_token": self.spec.bytes_per_token or None, "neutralised": model.neutralised if model else {},
                 "reference_attention": model.hf.config._attn_implementation if model else None,
             },
-            "device": job.device, "rounds": job.rounds, "warmup": job.warmup,
+            "device": job.device, "rounds": job.rounds, "warmup": job.warmup, "isolated": job.isolate or job.against is not None,
             "arms": [{**arm.describe(), "budget_tokens": self.budgets[arm.label]} for arm in job.arms],
             "machine": machine.fingerprint(job.device, job.num_threads), "versions": machine.versions(), "finished": False,
         }  # fmt: skip

@@ -45,13 +45,13 @@ def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_no_twins)
+decode = json.JSONDecoder(object_pairs_hook=_no_twins).decode  # raises KeyError where a key is given twice
 
 
 def _parse(path: Path, number: int, line: str) -> Any:
     place = f"{path}:{number}"
     try:
-        return _DECODER.decode(line)
+        return decode(line)
     except KeyError as error:
         raise UserError(f"{place}: a key is given twice") from error
     except json.JSONDecodeError as error:

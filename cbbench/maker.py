@@ -50,10 +50,10 @@ def make(wanted: Wanted, target: Path, model: str, how: dict[str, Any]) -> None:
     recipe = PromptRecipe(seed=wanted.seed, namespace="made", block_tokens=prefixes.tokens or None)
     write_rows(target, _rows(recipe, prompt.tolist(), output.tolist(), [int(p) if s else None for p, s in zip(which, shared, strict=True)]))
     blocks = {
-        "requests": target.with_suffix(".jsonl").name, "arrivals": wanted.arrivals.describe(),
+        "model": model, "reference": None, "requests": target.with_suffix(".jsonl").name, "arrivals": wanted.arrivals.describe(),
         "prompts": recipe.model_dump(exclude_none=True), "source": {"made": how},
     }  # fmt: skip
-    update_yaml(target, {"description": f"{wanted.num_requests} requests, made", "model": model}, blocks)
+    update_yaml(target, {"description": f"{wanted.num_requests} requests, made"}, blocks)
 
 
 def _lengths(wanted: Wanted, rng: np.random.Generator) -> tuple[Lengths, Lengths]:

@@ -6,6 +6,8 @@ never 0. Percentiles are numpy's linear ones, over completed requests.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from itertools import pairwise
 from typing import Any
 
@@ -30,6 +32,7 @@ def summarize(steps: list[Record], requests: list[Record], cell: Record) -> Row:
         "kv_copy_bytes": sum(s["copied_bytes"] for s in steps) if cell.get("bytes_per_token") else None,
         **kv_memory(steps, requests, cell),
         "peak_memory_bytes": cell.get("peak_memory_bytes"),
+        "output_digest": output_digest(requests),
     }
 
 
@@ -41,6 +44,12 @@ def counts(requests: list[Record], completed: list[Record]) -> Row:
     checked = sum(outcome in ("exact", "tie", "wrong") for outcome in outcomes)
     return row | {"exact_checked": checked, **{f"exact_{name}": outcomes.count(key) for name, key in
                   {"matched": "exact", "ties": "tie", "wrong": "wrong"}.items()}}  # fmt: skip
+
+
+def output_digest(requests: list[Record]) -> str:
+    """SHA-256 over every request's output token ids."""
+    outputs = [[r["id"], r["output_ids"]] for r in sorted(requests, key=lambda r: r["index"])]
+    return hashlib.sha256(json.dumps(outputs).encode()).hexdigest()[:16]
 
 
 def throughput(completed: list[Record]) -> Row:

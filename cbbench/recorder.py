@@ -15,11 +15,12 @@ from cbbench.request import Request
 from cbbench.rows import RequestRow, to_requests
 from cbbench.sources import Source
 from cbbench.writing import update_yaml, write_rows
+from cbbench.yaml_source import read_yaml
 
 Track = Callable[[list[Any]], Iterable[Any]]
 
 
-def record(model: Model, source: Source, target: Path, track: Track, say: Callable[[str], None]) -> None:
+def record(model: Model, base_dir: Path, source: Source, target: Path, track: Track, say: Callable[[str], None]) -> None:
     """Writes TARGET (.yaml) and the .jsonl beside it. An existing YAML keeps all but what is recorded.
 
     Interrupted, it goes on where it was: each reference is kept in the cache directory as soon as it is made.
@@ -27,10 +28,13 @@ def record(model: Model, source: Source, target: Path, track: Track, say: Callab
     """
     requests = _answerable(model, source)
     write_rows(target, _answered(model, source.rows.rows, track(requests), say))
-    name = relocated(model.name, Path.cwd(), target.parent)
+    name = relocated(model.name, base_dir, target.parent)
     dtype = str(model.dtype).removeprefix("torch.")
     recorded = {"model": name, "dtype": dtype, "digest": model.digest}
-    blocks = {"requests": target.with_suffix(".jsonl").name, "chat_template": source.chat_template, "reference": recorded}
+    blocks = {"model": name, "requests": target.with_suffix(".jsonl").name, "chat_template": source.chat_template, "reference": recorded}
+    known = read_yaml(target).data if target.exists() else {}
+    if dtype != (known or {}).get("dtype", "float32"):
+        blocks["dtype"] = dtype
     update_yaml(target, {"description": "", "model": name, "arrivals": "offline"}, blocks, source.yaml_text)
 
 

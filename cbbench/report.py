@@ -115,7 +115,7 @@ def medians(cells: list[Cell]) -> dict[str, Any]:
     whole = [cell.metrics for cell in cells if cell.metrics and not cell.interrupted]
     found: dict[str, Any] = {}
     for key in whole[0] if whole else []:
-        values = [metrics[key] for metrics in whole if metrics[key] is not None]
+        values = [metrics[key] for metrics in whole if isinstance(metrics[key], int | float)]
         found[key] = float(np.median(values)) if values else None
     return found
 
@@ -147,6 +147,8 @@ class Grid:
     headers: list[str]
     lines: list[list[str]]
     note: str
+    num_text: int  # leading columns that are text, not numbers
+    turns: bool = True  # may stand on its side where it is too wide
 
 
 def grids(rows: list[TableRow]) -> list[Grid]:
@@ -161,7 +163,8 @@ def grids(rows: list[TableRow]) -> list[Grid]:
             (varying if len(rows) == 1 or len(set(texts)) > 1 else constant).append((column, texts))
         headers = [*(["run"] if show_run else []), "arm", "tokens", *(column.title for column, _ in varying)]
         lines = [[*([row.run] if show_run else []), row.arm, row.status, *(texts[i] for _, texts in varying)] for i, row in enumerate(rows)]
-        made.append(Grid(title, headers, lines, _note([(c.title, texts[0]) for c, texts in constant if texts])))
+        note = _note([(c.title, texts[0]) for c, texts in constant if texts])
+        made.append(Grid(title, headers, lines, note, headers.index("tokens") + 1))
     return made
 
 
@@ -177,9 +180,9 @@ def show(column: Column, value: Any) -> str:
 
 def as_rich(grid: Grid, width: int) -> RichTable:
     """A table for a terminal: a row an arm where that fits the width, else a column an arm."""
-    num_text = grid.headers.index("tokens") + 1
+    num_text = grid.num_text
     upright = _rich(grid, grid.headers, grid.lines, num_text)
-    if _natural_width(upright) <= width:
+    if _natural_width(upright) <= width or not grid.turns:
         return upright
     names = [" ".join(line[: num_text - 1]) for line in grid.lines]
     values = [line[num_text - 1 :] for line in grid.lines]
@@ -203,10 +206,10 @@ def _natural_width(table: RichTable) -> int:
 
 
 def as_markdown(title: str, grids: list[Grid]) -> str:
-    parts = [f"## {title}\n"]
+    parts = [f"## {title}\n"] if title else []
     for grid in grids:
         frame = pd.DataFrame(grid.lines, columns=range(len(grid.headers)))
-        num_text = grid.headers.index("tokens") + 1
+        num_text = grid.num_text
         align = ["left"] * num_text + ["right"] * (len(grid.headers) - num_text)
         table = frame.to_markdown(index=False, headers=grid.headers, colalign=align, disable_numparse=True)
         parts.append(f"### {grid.title}\n\n{table}\n" + (f"\n{grid.note}\n" if grid.note else ""))
@@ -222,6 +225,7 @@ def as_frame(runs: list[Run]) -> pd.DataFrame:
             found.append(
                 {
                     "run": run.name,
+                    "workload": run.info["workload"]["name"],
                     "workload_digest": run.info["workload"]["digest"],
                     "arm": cell.arm,
                     "round": cell.round,
@@ -233,6 +237,9 @@ def as_frame(runs: list[Run]) -> pd.DataFrame:
 
 
 def as_json(runs: list[Run]) -> str:
+    return json.dumps(as_data(runs), indent=1, allow_nan=False)
+
+
+def as_data(runs: list[Run]) -> list[dict[str, Any]]:
     """Complete and stable: the run's own facts and every metric of every round."""
-    data = [{"run": run.name, **run.info, "cells": [vars(cell) for cell in run.cells]} for run in runs]
-    return json.dumps(data, indent=1, allow_nan=False)
+    return [{"run": run.name, **run.info, "cells": [vars(cell) for cell in run.cells]} for run in runs]

@@ -6,15 +6,19 @@ A round is written beside its place and renamed into it, so a killed run leaves 
 from __future__ import annotations
 
 import json
+import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cbbench.judged import METRICS_VERSION
 from cbbench.metrics import summarize
 
 SCHEMA_VERSION = 1
+RECORDS = ("steps", "requests")
 NEEDED = {"workload": {"name", "digest"}, "model": {"name", "dtype", "digest"}}  # what a reader of run.json relies on
 
 
@@ -30,27 +34,59 @@ class Cell:
 
 
 class RunDir:
-    """Writes one run."""
+    """Writes one run. With `resume` it may be there already: whole rounds stay as they are."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, resume: bool = False) -> None:
         self.path = path
-        path.mkdir(parents=True)
+        path.mkdir(parents=True, exist_ok=resume)
 
     def write_run(self, data: dict[str, Any]) -> None:
         write_json(self.path / "run.json", {"schema_version": SCHEMA_VERSION, **data})
 
-    def write_cell(self, arm: str, round_number: int, cell: dict[str, Any], steps: Iterable[Any], requests: Iterable[Any]) -> None:
-        """`cell` says how the round went: failed, interrupted, bytes per token, peak memory."""
+    def has(self, arm: str, round_number: int) -> bool:
+        """Whether the cell ran to its end; one that failed or was interrupted did not."""
+        try:
+            cell = read_cell(self.path / arm / str(round_number))
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+        return not cell.interrupted and cell.failed is None
+
+    @contextmanager
+    def making(self, arm: str, round_number: int) -> Iterator[Path]:
+        """A folder that takes its place when it is whole."""
         place = self.path / arm / str(round_number)
         half = self.path / arm / f".{round_number}"
-        half.mkdir(parents=True)
-        written = {}
-        for name, records in (("steps", steps), ("requests", requests)):
-            lines = [json.dumps(record, allow_nan=False) + "\n" for record in records]
-            (half / f"{name}.jsonl").write_text("".join(lines))
-            written[f"num_{name}"] = len(lines)
-        write_json(half / "cell.json", {"arm": arm, "round": round_number, **written, **cell})
+        for old in (half, place):
+            shutil.rmtree(old, ignore_errors=True)
+        try:
+            yield half
+        except BaseException:
+            shutil.rmtree(half, ignore_errors=True)
+            raise
         half.rename(place)
+
+
+def write_records(folder: Path, cell: dict[str, Any], steps: list[Any], requests: list[Any]) -> dict[str, Any]:
+    """The records of a cell, and cell.json: how it went (failed, interrupted, bytes per token, peak memory) and its
+    metrics. Returns what cell.json says."""
+    folder.mkdir(parents=True, exist_ok=True)
+    said: dict[str, Any] = {}
+    records = {"steps": steps, "requests": requests}
+    for name, found in records.items():
+        lines = [json.dumps(record, allow_nan=False) + "\n" for record in found]
+        (folder / f"{name}.jsonl").write_text("".join(lines))
+        said |= {f"num_{name}": len(lines), f"{name}_bytes": (folder / f"{name}.jsonl").stat().st_size}
+    if cell.get("failed") is None:
+        said |= {"metrics_version": METRICS_VERSION, "metrics": summarize(**records, cell=cell)}
+    said |= cell
+    write_json(folder / "cell.json", said)
+    return said
+
+
+def name_cell(folder: Path, arm: str, round_number: int) -> None:
+    """Writes into cell.json whose it is."""
+    cell = json.loads((folder / "cell.json").read_text())
+    write_json(folder / "cell.json", {**cell, "arm": arm, "round": round_number})
 
 
 def write_json(path: Path, data: Any) -> None:
@@ -104,9 +140,14 @@ def read_run(path: Path) -> Run:
 
 
 def read_cell(folder: Path) -> Cell:
+    """The metrics kept in cell.json where the records are the ones they were computed from, else computed anew."""
     data = json.loads((folder / "cell.json").read_text())
-    steps, requests = (_read_lines(folder, name, data[f"num_{name}"]) for name in ("steps", "requests"))
     cell = Cell(data["arm"], data["round"], failed=data.get("failed"), interrupted=data.get("interrupted", False))
+    sizes = [(folder / f"{name}.jsonl").stat().st_size for name in RECORDS]
+    if sizes == [data.get(f"{name}_bytes") for name in RECORDS] and data.get("metrics_version", METRICS_VERSION) == METRICS_VERSION:
+        cell.metrics = data.get("metrics", {})
+        return cell
+    steps, requests = (_read_lines(folder, name, data[f"num_{name}"]) for name in RECORDS)
     if cell.failed is None:
         cell.metrics = summarize(steps, requests, data)
     return cell

@@ -152,4 +152,4 @@ def as_text(messages: list[Message], vocabulary: Vocabulary) -> str:
     try:
         return vocabulary.chat(messages)
     except Exception as error:  # whatever a template raises on what it does not understand
-        raise ValueError(f": messages do not fit the chat template: {error}") from error
+        raise ValueError(f": messages do not fit the chat template: {' '.join(str(error).split())}") from error

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import random
 import traceback
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 from cbbench import machine
@@ -14,11 +16,11 @@ from cbbench.clock import RealClock, VirtualClock
 from cbbench.config import Arm
 from cbbench.engine import Engine
 from cbbench.executor import ModelExecutor, VirtualExecutor
-from cbbench.job import Prepared
+from cbbench.job import Job, Prepared
 from cbbench.kvcache.base import KVCache
 from cbbench.record import RunRecord
 from cbbench.request import Request
-from cbbench.results import RunDir
+from cbbench.results import RunDir, name_cell, write_records
 from cbbench.schedulers.base import Scheduler
 
 WARMUP_NEW_TOKENS = 4
@@ -50,8 +52,69 @@ class Outcome:
         return 130 if self.interrupted else 4 if self.wrong else 3 if self.incomplete else 0
 
 
+class Cells(Protocol):
+    """How one arm is run once. Raises for a cell that failed."""
+
+    def run(self, arm: Arm, folder: Path) -> dict[str, Any]:
+        """Fills `folder` with cell.json and the records; returns cell.json's content."""
+        ...
+
+
+def order(arms: list[Arm], round_number: int) -> list[Arm]:
+    """A seeded random order for every other round, and its mirror for the next: drift cancels over pairs of rounds."""
+    shuffled = random.Random((round_number - 1) // 2).sample(arms, len(arms))
+    return shuffled if round_number % 2 else shuffled[::-1]
+
+
 class Runner:
-    """Runs a prepared job, one arm in one round after another."""
+    """Runs a job's arms round by round and saves as it goes."""
+
+    def __init__(self, job: Job, cells: Cells, progress: Progress, num_tokens: int) -> None:
+        self.job = job
+        self.cells = cells
+        self.progress = progress
+        self.num_tokens = num_tokens  # of a cell, at most
+
+    def run(self, run_dir: RunDir, info: dict[str, Any]) -> Outcome:
+        """All cells that are not there whole. An interrupt ends the run wherever it is; whole rounds stay, and the round
+        in progress as far as it came."""
+        outcome = Outcome()
+        run_dir.write_run({**info, "finished": False})
+        try:
+            for round_number in range(1, self.job.rounds + 1):
+                for arm in order(self.job.arms, round_number):
+                    if not run_dir.has(arm.label, round_number):
+                        self._run_cell(arm, round_number, run_dir, outcome)
+            run_dir.write_run({**info, "finished": True})
+        except KeyboardInterrupt:
+            outcome.interrupted = True
+        return outcome
+
+    def _run_cell(self, arm: Arm, round_number: int, run_dir: RunDir, outcome: Outcome) -> None:
+        self.progress.cell_started(arm.label, round_number, self.num_tokens)
+        with run_dir.making(arm.label, round_number) as folder:
+            try:
+                cell = self.cells.run(arm, folder)
+            except Exception as error:  # a failed arm is a row with its reason; the others go on
+                cell = {"failed": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"}
+                write_records(folder, {**cell, "traceback": traceback.format_exc()}, [], [])
+            name_cell(folder, arm.label, round_number)
+        if cell.get("failed"):
+            self.progress.say(f"{arm.label} failed in round {round_number}: {cell['failed']}")
+        self.progress.cell_ended((cell.get("metrics") or {}).get("output_tokens", 0))
+        self._count(cell, outcome)
+        if cell.get("interrupted"):
+            raise KeyboardInterrupt
+
+    @staticmethod
+    def _count(cell: dict[str, Any], outcome: Outcome) -> None:
+        metrics = cell.get("metrics") or {}
+        outcome.wrong += metrics.get("exact_wrong", 0)
+        outcome.incomplete += bool(cell.get("failed")) + sum(metrics.get(f"requests_{s}", 0) for s in ("failed", "refused", "cancelled"))
+
+
+class LocalCells:
+    """Runs each cell in this process, on the one loaded model."""
 
     def __init__(self, prepared: Prepared, progress: Progress) -> None:
         self.prepared = prepared
@@ -59,40 +122,11 @@ class Runner:
         self.model = prepared.model
         self.progress = progress
 
-    def run(self, run_dir: RunDir) -> Outcome:
-        """All cells, rounds outermost, every other round in reverse so that drift cancels. Saves as it goes.
-
-        An interrupt ends the run wherever it is; whole rounds stay, and the round in progress as far as it came."""
-        outcome = Outcome()
-        info = self.prepared.describe()
-        run_dir.write_run(info)
-        try:
-            for round_number in range(1, self.job.rounds + 1):
-                for arm in self.job.arms if round_number % 2 else reversed(self.job.arms):
-                    self._run_cell(arm, round_number, run_dir, outcome)
-            run_dir.write_run({**info, "finished": True})
-        except KeyboardInterrupt:
-            outcome.interrupted = True
-        return outcome
-
-    def _run_cell(self, arm: Arm, round_number: int, run_dir: RunDir, outcome: Outcome) -> None:
+    def run(self, arm: Arm, folder: Path) -> dict[str, Any]:
         cell: dict[str, Any] = {"bytes_per_token": self.prepared.spec.bytes_per_token}
-        record = RunRecord()
-        self.progress.cell_started(arm.label, round_number, sum(r.max_new_tokens for r in self.prepared.requests))
-        try:
-            record = self.measure(arm, cell)
-        except Exception as error:  # a failed arm is a row with its reason; the others go on
-            cell["failed"] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
-            cell["traceback"] = traceback.format_exc()
-            self.progress.say(f"{arm.label} failed in round {round_number}: {cell['failed']}")
-        self.progress.cell_ended(sum(len(r.output_ids) for r in record.requests))
+        record = self.measure(arm, cell)
         cell["interrupted"] = record.interrupted
-        lines = self.judged(record)
-        outcome.wrong += sum(line.get("outcome") == "wrong" for line in lines)
-        outcome.incomplete += bool(cell.get("failed")) + sum(line["state"] != "finished" for line in lines)
-        run_dir.write_cell(arm.label, round_number, cell, record.step_lines(), lines)
-        if record.interrupted:
-            raise KeyboardInterrupt
+        return write_records(folder, cell, record.step_lines(), self.judged(record))
 
     def measure(self, arm: Arm, cell: dict[str, Any]) -> RunRecord:
         """One arm, once, after its warm-up; notes the backend and the memory it took in `cell`."""
@@ -128,7 +162,7 @@ class Runner:
     def _warmup_requests(self, arm: Arm) -> list[Request]:
         """The first batch, all at once, a few tokens each: same shapes, same kernels."""
         first = self.prepared.requests[: arm.max_num_seqs]
-        return [replace(r, arrival_s=0.0, max_new_tokens=min(r.max_new_tokens, WARMUP_NEW_TOKENS)) for r in first]
+        return [replace(r, arrival_s=0.0, after=None, max_new_tokens=min(r.max_new_tokens, WARMUP_NEW_TOKENS)) for r in first]
 
     def judged(self, record: RunRecord) -> list[dict[str, Any]]:
         """Request records with how their tokens compare."""

@@ -7,12 +7,13 @@ another precision.
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from copy import copy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,8 @@ class Server:
             text = choice["message"]["content"] if "message" in choice else choice["text"]
             counts = {key: usage.get(key) for key in ("prompt_tokens", "completion_tokens")}
             finish = choice.get("finish_reason")
+            if any(count is not None and (type(count) is not int or count < 0) for count in counts.values()):
+                raise TypeError
         except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise UserError(f"{self.url}/{path}: the answer to request {row.id!r} is no completion: {json.dumps(reply)[:200]}") from error
         return {"text": text, "finish_reason": finish, **counts, "e2e_s": round(clock.now(), 6)}
@@ -69,14 +72,14 @@ class Server:
         if os.environ.get(KEY_VARIABLE):
             headers["Authorization"] = f"Bearer {os.environ[KEY_VARIABLE]}"
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"{self.url}/{path}", data, headers)
         try:
+            request = urllib.request.Request(f"{self.url}/{path}", data, headers)
             with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:
                 return json.load(reply)
         except urllib.error.HTTPError as error:
             said = " ".join(error.read(300).decode(errors="replace").split())
             raise UserError(f"{self.url}/{path}: {error.code} {error.reason}: {said}") from error
-        except (OSError, ValueError) as error:  # refused, timed out, no JSON
+        except (OSError, ValueError, http.client.HTTPException) as error:  # refused, timed out, no JSON
             raise UserError(f"{self.url}/{path}: {getattr(error, 'reason', error)}") from error
 
 
@@ -115,5 +118,8 @@ def _kept_answers(path: Path) -> dict[str, dict[str, Any]]:
 def _as_answered(row: RequestRow, answer: dict[str, Any]) -> RequestRow:
     produced = answer["completion_tokens"]
     meta = {**(row.meta or {}), "server": {"requested_tokens": row.max_new_tokens, **answer}}
-    forced = {"max_new_tokens": produced, "ignore_eos": True} if produced else {}
-    return replace(row, meta=meta, **forced)
+    answered = copy(row)  # `replace` would check again, and blocks are an array by now
+    answered.meta = meta
+    if produced:
+        answered.max_new_tokens, answered.ignore_eos = produced, True
+    return answered

@@ -47,9 +47,14 @@ def shape(times_s: Times, wanted: Shape) -> Shaped:
 
 
 def tick(times_s: Times) -> float | None:
-    """The grid that a clock stamped on: the smallest step between two different times. None without ties."""
-    steps = np.diff(np.unique(times_s))
-    return float(steps.min()) if len(steps) and len(steps) + 1 < len(times_s) else None
+    """The grid that a clock stamped on; None without ties. Where most steps are the smallest one, give or take 1 %, that
+    is the grid (Mooncake's 3 s, jittered by a millisecond); else what all steps are multiples of (whole seconds)."""
+    steps_us = np.rint(np.diff(np.unique(times_s)) * 1e6).astype(np.int64)
+    if not len(steps_us) or len(steps_us) + 1 == len(times_s):
+        return None
+    smallest = int(steps_us.min())
+    regular = float((steps_us <= 1.01 * smallest).mean()) >= 0.5
+    return (smallest if regular else int(np.gcd.reduce(steps_us))) / 1e6
 
 
 def spread(times_s: Times, tick_s: float, seed: int) -> Times:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -16,6 +16,11 @@ from cbbench.errors import UserError
 from cbbench.histogram import histogram
 from cbbench.request import Request
 from cbbench.results import Run
+
+if TYPE_CHECKING:
+    from cbbench.baselines import Baseline
+    from cbbench.slo import Slo
+    from cbbench.verdict_report import Comparison
 
 PIPE_WIDTH = 240  # a pipe has no width; nothing may be cut there
 
@@ -93,13 +98,54 @@ def print_runs(runs: list[Run], format: str, save_in: Path | None = None) -> Non
 
 
 def _print_grids(grids: dict[str, list[report.Grid]]) -> None:
-    console = stdout()
     for title, group in grids.items():
-        console.print(title, markup=False)
+        stdout().print(title, markup=False)
         for grid in group:
-            console.print()
-            console.print(report.as_rich(grid, console.width))
-        console.print()
+            print_grid(grid)
+        print()
+
+
+def print_grid(grid: report.Grid, markdown: bool = False) -> None:
+    console = stdout()
+    console.print()
+    console.print(report.as_markdown("", [grid]) if markdown else report.as_rich(grid, console.width), markup=False)
+
+
+def print_comparison(found: Comparison, format: str) -> None:
+    """The tables of the runs, then the verdicts."""
+    from cbbench import verdict_report
+
+    grids = {title: report.grids(report.table_rows(group)) for title, group in report.groups(found.runs).items()}
+    if format == "markdown":
+        print("\n".join(report.as_markdown(title, group) for title, group in grids.items()))
+        print(verdict_report.as_markdown(found))
+        return
+    _print_grids(grids)
+    if found.verdicts or found.judgement.gated:
+        print_grid(verdict_report.as_grid(found.verdicts, found.judgement))
+
+
+def print_effects(runs: list[Run], format: str) -> None:
+    from cbbench.effects import as_grid, effects
+
+    for run in runs:
+        print_grid(as_grid(effects(run)), format == "markdown")
+
+
+def print_slo(runs: list[Run], slos: list[Slo], format: str) -> None:
+    from cbbench.slo import as_grid, score
+
+    for run in runs:
+        print_grid(as_grid(score(run, slos), slos), format == "markdown")
+
+
+def print_baselines(found: dict[str, dict[str, Baseline]]) -> None:
+    headers = ["baseline", "workload", "arms", "runs", "saved", "age", "reason"]
+    lines = [[name, key, str(len(b.arms)), str(len(b.runs)), b.saved, f"{b.age_days:.0f} d", b.reason]
+             for name, group in found.items() for key, b in group.items()]  # fmt: skip
+    print_grid(
+        report.Grid("Baselines", headers, lines, "" if lines else "none yet: cbbench baseline save NAME RUN --reason TEXT", 2, turns=False)
+    )
 
 
 def print_account(account: dict[str, Any]) -> None:

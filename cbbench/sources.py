@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cbbench.errors import UserError
-from cbbench.jsonl import Lines, read_jsonl
+from cbbench.jsonl import Lines, decode, read_jsonl
 from cbbench.prompts import PromptRecipe
 from cbbench.rows import Rows, check_rows
 from cbbench.workload import read_workload
@@ -31,6 +30,10 @@ def read_source(path: Path, chat: bool, max_new_tokens: int | None) -> Source:
     .txt: a prompt a line. .jsonl and .json: request lines, or {"messages": [...]}. .yaml: a workload. Raises UserError.
     """
     if path.suffix == ".yaml":
+        if chat or max_new_tokens:
+            raise UserError(
+                f"{path}: a workload says itself how each prompt is made and how long its output is: no --chat, no --max-new-tokens"
+            )
         workload = read_workload(path)
         lines = workload.rows.rows
         kind = _kind([row.messages is not None for row in lines])
@@ -66,7 +69,9 @@ def _text(path: Path) -> Lines:
 
 def _document(path: Path) -> Lines:
     try:
-        data = json.loads(_read(path))
+        data = decode(_read(path))
+    except KeyError as error:
+        raise UserError(f"{path}: a key is given twice") from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not valid JSON: {error}") from error
     if not isinstance(data, list):
@@ -76,7 +81,7 @@ def _document(path: Path) -> Lines:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return path.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read: {error}"
         raise UserError(f"{path}: {reason}") from error

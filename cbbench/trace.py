@@ -6,6 +6,7 @@ import csv
 import gzip
 import hashlib
 import io
+import zlib
 from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import closing
@@ -87,6 +88,13 @@ def _class(name: str) -> type[Importer]:
 
 
 def _head(path: Path) -> Head:
+    try:
+        return _read_head(path)
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from error
+
+
+def _read_head(path: Path) -> Head:
     with _opened(path)[0] as file:
         start = file.read(HEAD_BYTES).removeprefix(b"\xef\xbb\xbf")
         if start.lstrip()[:1] not in (b"{", b"["):
@@ -95,6 +103,13 @@ def _head(path: Path) -> Head:
         file.seek(0)
         found = next((value for _, value in json_objects(file) if isinstance(value, dict)), None)
         return Head(record=found)
+
+
+def refuse_overwriting(target: Path, importer: Importer, paths: list[Path]) -> None:
+    """Raises UserError where the workload would be written over the trace."""
+    for path in _files(paths, importer.suffixes):
+        if target.with_suffix(".jsonl").resolve() == path.resolve():
+            raise UserError(f"{path}: the requests would overwrite it; write to another name with -o")
 
 
 def read_trace(
@@ -150,24 +165,38 @@ def _placed(trace: Trace, row: TraceRow, window: Window, zero_us: int | None) ->
 
 def _rows(trace: Trace, files: list[Path]) -> Placed:
     """Rows of all files; each file that was opened is described in `trace.files`."""
+    stems: set[str] = set()
+    named: set[str] = set()
     for path in files:
+        stem = _unused(path.stem, stems)
         file, raw = _opened(path)
         whole = False
         try:
             with file:
                 for row in trace.importer.read(file):
                     if isinstance(row, TraceRow):
-                        row.id = f"{path.stem}-{row.line}" if len(files) > 1 else str(row.line)
-                        row.scope = row.scope or (path.stem if len(files) > 1 else "")
+                        row.id = f"{stem}-{row.line}" if len(files) > 1 else str(row.line)
+                        if row.session is not None:  # a line may hold several turns, a file several sessions
+                            row.id = _unused(row.id, named)
+                        row.scope = row.scope or (stem if len(files) > 1 else "")
                     yield f"{path}:{row.line}", row
                 whole = not file.read(1)
         except ValueError as error:
             raise UserError(f"{path}:1: {error}") from error
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, zlib.error) as error:
             raise UserError(f"{path}: cannot be read: {error}") from error
         finally:
             seen = {"name": path.name, "bytes": raw.num_bytes, "sha256": raw.sha.hexdigest()}
             trace.files.append(seen if whole else {**seen, "only_the_beginning": True})
+
+
+def _unused(name: str, named: set[str]) -> str:
+    """The name, with .2, .3 behind it where it is taken."""
+    unused, number = name, 2
+    while unused in named:
+        unused, number = f"{name}.{number}", number + 1
+    named.add(unused)
+    return unused
 
 
 def _files(paths: list[Path], suffixes: tuple[str, ...]) -> Iterator[Path]:

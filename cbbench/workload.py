@@ -53,6 +53,7 @@ class ArmChoice(Strict):
     kv: Choice | None = None
     max_num_seqs: int | None = Field(None, ge=1)
     memory_budget: str | None = None
+    baseline: bool = False  # of an arm: `compare` holds the others against it
 
     @field_validator("memory_budget")
     @classmethod
@@ -154,9 +155,11 @@ def resolve(workload: Workload, vocabulary: Vocabulary | None) -> list[Request]:
 def digest(requests: list[Request]) -> str:
     """SHA-256 of what is computed: token ids, lengths, arrivals; not names, text or comments."""
     sha = hashlib.sha256()
+    place = {r.id: index for index, r in enumerate(requests)}
     for index, r in enumerate(requests):
         prompt = r.prompt_ids.recipe if isinstance(r.prompt_ids, HashedPrompt) else tuple(r.prompt_ids)
-        asked = [prompt, r.max_new_tokens, r.ignore_eos, r.arrival_s, *([r.after, r.think_s] if r.after is not None else [])]
+        when = [r.arrival_s] if r.after is None else [None, place[r.after], r.think_s]
+        asked = [prompt, r.max_new_tokens, r.ignore_eos, *when]
         sha.update((("\n" if index else "") + json.dumps(asked)).encode())
     return sha.hexdigest()[:16]
 

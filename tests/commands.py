@@ -46,9 +46,15 @@ class Ended:
         return json.loads(self.out, parse_constant=lambda word: (_ for _ in ()).throw(ValueError(word)))
 
     @property
+    def runs(self) -> list[dict[str, Any]]:
+        """Of --format json: `run` prints the list, `compare` puts it behind its verdicts."""
+        found: list[dict[str, Any]] = self.data["runs"] if isinstance(self.data, dict) else self.data
+        return found
+
+    @property
     def rows(self) -> dict[str, dict[str, Any]]:
         """Of --format json: the metrics of each arm's first round in the first run."""
-        return {cell["arm"]: cell["metrics"] for cell in self.data[0]["cells"] if cell["round"] == 1}
+        return {cell["arm"]: cell["metrics"] for cell in self.runs[0]["cells"] if cell["round"] == 1}
 
 
 def command(*words: str | Path) -> Ended:

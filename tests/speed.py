@@ -20,7 +20,7 @@ from cbbench.metrics import summarize
 from cbbench.model import Model
 from cbbench.report import percent, times
 from cbbench.request import Request
-from cbbench.runner import Runner
+from cbbench.runner import LocalCells
 from cbbench.show import Screen
 from cbbench.workload import read_workload
 
@@ -28,12 +28,12 @@ WORKLOADS = Path(__file__).parent.parent / "workloads"
 ROUNDS = 2
 
 
-def prepared(name: str, arms: list[str]) -> Runner:
+def prepared(name: str, arms: list[str]) -> LocalCells:
     workload = read_workload(WORKLOADS / f"{name}.yaml")
     built = build_arms(workload, Overrides(arms=arms))
     job = Job(workload, built, workload.file.model, "float32", "cpu", default_threads(), ROUNDS, warmup=1, model_dir=WORKLOADS)
     screen = Screen()
-    return Runner(prepare(job, screen.say), screen)
+    return LocalCells(prepare(job, screen.say), screen)
 
 
 @torch.inference_mode()
@@ -53,7 +53,7 @@ def hf_static(model: Model, requests: list[Request], batch_size: int) -> float:
     return useful / (time.perf_counter() - started_s)
 
 
-def measure(runner: Runner, index: int) -> tuple[float, float]:
+def measure(runner: LocalCells, index: int) -> tuple[float, float]:
     """Output tokens a second and the host's share of a decode step, of one arm."""
     arm, cell = runner.job.arms[index], {"bytes_per_token": runner.prepared.spec.bytes_per_token}
     record = runner.measure(arm, cell)

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-import cbbench.job
 import cbbench.reference
 import cbbench.runner
+import cbbench.session
 from cbbench.results import RunDir
 from tests.commands import (
     ENVIRONMENT,
@@ -141,7 +141,7 @@ def test_an_interrupt_in_a_round_saves_it_labelled_and_ends_with_130(recorded: P
         process.send_signal(signal.SIGINT)
         out, err = process.communicate()
     assert process.returncode == 130, err
-    assert "(interrupted: whole rounds only)" in err and "Traceback" not in err
+    assert "(interrupted: whole rounds only; cbbench run --resume" in err and "Traceback" not in err
     folder = run_folder(tmp_path / "r")
     assert json.loads((folder / "run.json").read_text())["finished"] is False
     whole, part = (folder / "stopping_strategy.Stopping+varlen+paged" / number for number in "12")
@@ -152,7 +152,7 @@ def test_an_interrupt_in_a_round_saves_it_labelled_and_ends_with_130(recorded: P
     cells = json.loads(out)[0]["cells"]
     assert [(cell["round"], cell["interrupted"]) for cell in cells] == [(1, False), (2, True)]
     again = command("compare", folder, "--format", "json")
-    assert (again.code, again.data[0]["cells"]) == (0, cells)
+    assert (again.code, again.runs[0]["cells"]) == (0, cells)
     table = command("compare", folder, "--format", "markdown").out
     assert "4/4 exact" in table and "| 12 " in table.replace("12 |", "| 12 "), "the table is of the whole round alone"
 
@@ -162,9 +162,9 @@ def test_an_interrupt_between_rounds_keeps_the_whole_ones_and_says_where(
     recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     owner, name = {
-        "warm-up": (cbbench.runner.Runner, "_warmup_requests"),
+        "warm-up": (cbbench.runner.LocalCells, "_warmup_requests"),
         "judging": (cbbench.reference, "judge"),
-        "writing": (RunDir, "write_cell"),
+        "writing": (RunDir, "making"),
     }[moment]
     original, calls = getattr(owner, name), []
 
@@ -178,7 +178,7 @@ def test_an_interrupt_between_rounds_keeps_the_whole_ones_and_says_where(
     ended = command("run", recorded, "--rounds", "3", "--warmup", "1", "--format", "json", "--out", tmp_path / "r")
     folder = run_folder(tmp_path / "r")
     assert ended.code == 130
-    first = command("compare", folder, "--format", "json").data[0]["cells"][0]
+    first = command("compare", folder, "--format", "json").runs[0]["cells"][0]
     assert (first["round"], first["interrupted"]) == (
         1,
         False,
@@ -192,6 +192,6 @@ def test_an_interrupt_before_anything_ran_ends_with_130_and_no_table(
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cbbench.job, "prepare", interrupt)
+    monkeypatch.setattr(cbbench.session, "prepare", interrupt)
     ended = run(recorded, tmp_path)
     assert (ended.code, ended.out) == (130, "") and "interrupted" in ended.err

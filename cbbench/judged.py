@@ -1,0 +1,48 @@
+"""Which metrics are judged, what is better, and how sure one must be.
+
+Timed metrics differ from round to round: intervals and a margin. Exact ones are counts that the strategies decide: one
+round, tolerance zero, the same on any machine, and the first thing that a change of batching breaks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DEFAULT_MARGIN = 0.05
+METRICS_VERSION = 2  # of what the numbers mean; stored ones of another version are computed anew
+
+
+@dataclass(frozen=True)
+class Metric:
+    key: str
+    title: str
+    higher_is_better: bool = False
+    exact: bool = False
+    gated: bool = True  # whether a plain --fail-on regressed looks at it
+
+
+TIMED = [
+    Metric("output_tok_per_s", "output tok/s", higher_is_better=True),
+    Metric("ttft_s_p50", "TTFT p50"),
+    Metric("tpot_s_p50", "TPOT p50"),
+    Metric("peak_memory_bytes", "RAM peak"),
+    Metric("ttft_s_p90", "TTFT p90", gated=False),
+    Metric("tpot_s_p90", "TPOT p90", gated=False),
+    Metric("itl_s_p99", "ITL p99", gated=False),
+    Metric("e2e_s_p50", "E2E p50", gated=False),
+    Metric("decode_step_s_p50", "decode step p50", gated=False),
+    Metric("host_s", "host time", gated=False),
+]
+EXACT = [
+    Metric("output_digest", "output tokens", exact=True),
+    Metric("output_tokens", "generated tokens", exact=True, higher_is_better=True),
+    Metric("steps", "steps", exact=True),
+    Metric("padded_positions", "padded positions", exact=True),
+    Metric("recomputed_tokens", "recomputed tokens", exact=True),
+    Metric("preemptions", "preemptions", exact=True),
+    Metric("kv_reserved_tokens_peak", "KV slots peak", exact=True),
+    Metric("kv_peak_bytes", "KV bytes peak", exact=True),
+    Metric("kv_copy_bytes", "KV bytes copied", exact=True),
+]
+METRICS = {metric.key: metric for metric in (*EXACT, *TIMED)}
+ALIASES = {"throughput": "output_tok_per_s", "ttft": "ttft_s_p50", "tpot": "tpot_s_p50", "memory": "peak_memory_bytes"}

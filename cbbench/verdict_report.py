@@ -1,0 +1,156 @@
+"""Verdicts for people and machines: one table of text, many renderers."""
+
+from __future__ import annotations
+
+import json
+import math
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from cbbench import report
+from cbbench.gate import Judgement
+from cbbench.report import Grid, number, seconds, size
+from cbbench.results import Run
+from cbbench.verdicts import Outcome, Verdict, middle
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs, what is said of them, and what the gate makes of it. `verdicts` worst first."""
+
+    runs: list[Run]
+    verdicts: list[Verdict]
+    judgement: Judgement
+
+
+HEADERS = ["workload", "run", "arm", "base", "metric", "base value", "value", "change", "95 % range", "rounds", "verdict", "why"]
+ORDER = list(Outcome)
+
+
+def worst_first(verdicts: list[Verdict]) -> list[Verdict]:
+    """By outcome, gated metrics before others, the largest change first."""
+    return sorted(verdicts, key=lambda v: (ORDER.index(v.outcome), not v.metric.gated, -abs(v.shift.estimate) if v.shift else 0.0))
+
+
+def value_text(verdict: Verdict, value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return value
+    key = verdict.metric.key
+    show = size if key.endswith("_bytes") else seconds if "_s_" in key or key.endswith("host_s") else number
+    return show(value)
+
+
+def change_text(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{100 * (ratio - 1):+.1f} %"
+
+
+def as_grid(verdicts: list[Verdict], judgement: Judgement) -> Grid:
+    """A row a verdict. What is the same in every row stands in the note."""
+    lines = []
+    for v in verdicts:
+        low, high = v.ratio("low"), v.ratio("high")
+        reach = "-" if low is None or high is None else f"{change_text(low)} .. {change_text(high)}"
+        lines.append([
+            v.subject.workload, v.subject.run, v.subject.arm, v.subject.base, v.metric.title,
+            value_text(v, middle(v.base_values)), value_text(v, middle(v.values)), change_text(v.ratio()), reach,
+            str(v.shift.num) if v.shift else "-", str(v.outcome), v.why or "",
+        ])  # fmt: skip
+    constant = [i for i, header in enumerate(HEADERS) if header in ("workload", "run", "base") and len({line[i] for line in lines}) == 1]
+    kept = [i for i in range(len(HEADERS)) if i not in constant and any(line[i] not in ("", "-") for line in lines)]
+    said = [f"{HEADERS[i]} {lines[0][i]}" for i in constant] + footer(verdicts, judgement)
+    num_text = sum(i < HEADERS.index("base value") for i in kept)
+    return Grid("Verdicts", [HEADERS[i] for i in kept], [[line[i] for i in kept] for line in lines], "\n".join(said), num_text, turns=False)
+
+
+def footer(verdicts: list[Verdict], judgement: Judgement) -> list[str]:
+    """Counts, the geometric mean of each gated metric's change, the smallest change that could have been seen, the gate."""
+    counts = Counter(v.outcome for v in verdicts)
+    said = [", ".join(f"{counts[outcome]} {outcome}" for outcome in ORDER if counts[outcome])] if verdicts else ["nothing to compare"]
+    widths = [v.shift.half_width for v in verdicts if v.shift and v.shift.half_width is not None and v.metric.gated]
+    by_metric: dict[str, list[float]] = {}
+    for v in verdicts:
+        if (ratio := v.ratio()) is not None and v.metric.gated:
+            by_metric.setdefault(v.metric.title, []).append(math.log(ratio))
+    if any(len(logs) > 1 for logs in by_metric.values()):
+        means = [f"{title} {change_text(math.exp(sum(logs) / len(logs)))}" for title, logs in by_metric.items()]
+        said.append(f"geometric mean: {', '.join(means)}")
+    if widths:
+        said.append(f"smallest change seen at these rounds: about {100 * math.expm1(min(widths)):.1f} %")
+    return [*said, f"gate: {judgement.says}"]
+
+
+def as_json(found: Comparison) -> str:
+    """Complete: the gate, raw values of every round, estimates, intervals, and the runs themselves."""
+    hits = [
+        {"rule": rule, "workload": v.subject.workload, "arm": v.subject.arm, "metric": v.metric.key} for rule, v in found.judgement.hits
+    ]
+    gate = {"exit_code": found.judgement.exit_code, "says": found.judgement.says, "hits": hits}
+    rows = [_row(v) for v in found.verdicts]
+    whole = {"schema_version": SCHEMA_VERSION, "gate": gate, "verdicts": rows, "runs": report.as_data(found.runs)}
+    return json.dumps(whole, indent=1, allow_nan=False) + "\n"
+
+
+def _row(v: Verdict) -> dict[str, Any]:
+    subject = {"workload": v.subject.workload, "run": v.subject.run, "arm": v.subject.arm, "base": v.subject.base}
+    return {
+        **subject, "metric": v.metric.key, "outcome": str(v.outcome), "why": v.why, "base_value": middle(v.base_values),
+        "value": middle(v.values), "ratio": v.ratio(), "ratio_low": v.ratio("low"), "ratio_high": v.ratio("high"),
+        "rounds": v.shift.num if v.shift else None, "rounds_needed": v.rounds_needed, "margin": v.margin, "exact": v.metric.exact,
+        "gated": v.metric.gated, "base_values": {str(r): value for r, value in v.base_values.items()},
+        "values": {str(r): value for r, value in v.values.items()},
+    }  # fmt: skip
+
+
+def as_frame(found: Comparison) -> pd.DataFrame:
+    """Tidy: a row a run, arm, round and metric, with the verdict on that arm and metric where there is one."""
+    measured = report.as_frame(found.runs)
+    names = ["run", "workload", "workload_digest", "arm", "round", "failed", "interrupted"]
+    tidy = measured.melt(id_vars=names, var_name="metric", value_name="value")
+    tidy = tidy[tidy["value"].notna() | tidy["failed"].notna()]
+    kept = ("run", "workload", "arm", "metric", "base", "base_value", "outcome", "why", "ratio", "ratio_low", "ratio_high", "margin")
+    said = pd.DataFrame([{key: value for key, value in _row(v).items() if key in kept} for v in found.verdicts], columns=list(kept))
+    return tidy.merge(said, how="outer", on=["run", "workload", "arm", "metric"])
+
+
+def as_junit(found: Comparison) -> str:
+    """A test case an arm and metric: failure is regressed or a hit, error missing or failed, skipped what has no answer."""
+    verdicts, hit = found.verdicts, {id(v) for _, v in found.judgement.hits}
+    suite = ElementTree.Element("testsuite", name="cbbench compare")
+    counts = Counter(_junit_kind(v, id(v) in hit) for v in verdicts)
+    for name, kind in (("tests", None), ("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        suite.set(name, str(len(verdicts) if kind is None else counts[kind]))
+    for v in verdicts:
+        names = {"classname": f"{v.subject.workload}.{v.subject.arm}", "name": v.metric.key, "time": "0"}
+        case = ElementTree.SubElement(suite, "testcase", names)
+        said = f"{v.outcome}: {value_text(v, middle(v.base_values))} -> {value_text(v, middle(v.values))}"
+        said += f" ({change_text(v.ratio())})" if v.shift else ""
+        said += f": {v.why}" if v.why else ""
+        if kind := _junit_kind(v, id(v) in hit):
+            element = ElementTree.SubElement(
+                case, kind, {"message": said} if kind == "skipped" else {"message": said, "type": str(v.outcome)}
+            )
+            element.text = said
+    whole = ElementTree.Element("testsuites")
+    whole.append(suite)
+    ElementTree.indent(whole)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(whole, encoding="unicode")}\n'
+
+
+def _junit_kind(v: Verdict, is_hit: bool) -> str:
+    if is_hit or v.outcome is Outcome.regressed:
+        return "failure"
+    if v.outcome in (Outcome.missing, Outcome.failed):
+        return "error"
+    return "skipped" if v.outcome in (Outcome.unresolved, Outcome.not_comparable) else ""
+
+
+def as_markdown(found: Comparison) -> str:
+    return report.as_markdown("Comparison", [as_grid(found.verdicts, found.judgement)])
