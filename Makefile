@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup bench test check speed clean
+.PHONY: setup bench test check check-perf speed clean
 
 setup: $(VENV)/.installed
 
@@ -25,6 +25,23 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The counts that strategies decide (steps, padding, memory, preemptions) against the committed baseline: no model, any
+# machine, seconds. After a change that means to move them: make baseline REASON="why".
+PERF_ARMS := --arm static+padded+preallocated --arm static+padded+cat --arm continuous+varlen+paged --arm continuous+serial+cat \
+             --arm chunked+varlen+paged --arm chunked+padded+preallocated
+PERF_RUNS := build/perf
+
+$(PERF_RUNS): setup
+	rm -rf $(PERF_RUNS)
+	for name in tutorial mixed; do $(BIN)/cbbench run workloads/$$name.yaml --model none --rounds 1 $(PERF_ARMS) --out $(PERF_RUNS) --format json >/dev/null || exit; done
+
+.PHONY: $(PERF_RUNS) baseline
+check-perf: $(PERF_RUNS)
+	$(BIN)/cbbench compare $(PERF_RUNS) --baseline main --fail-on regressed --fail-on missing --out $(PERF_RUNS)/compare.xml
+
+baseline: $(PERF_RUNS)
+	$(BIN)/cbbench baseline save main $(PERF_RUNS) --exact-only --reason "$(REASON)"
 
 # Ratios against Hugging Face's static generate, and between schedulers, within one run (about ten minutes).
 speed: setup

@@ -6,16 +6,22 @@ Exit codes: 0 fine, 2 bad usage or input and nothing was run, 3 ran but incomple
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from cbbench.cli_compare import baseline_app, compare
-from cbbench.cli_options import Device, DtypeOption, Format, FormatOption, ModelName, Threads, Trust
+from cbbench.cli_options import Device, Dtype, DtypeOption, Format, FormatOption, ModelName, Threads, Trust, WorkloadPath
 from cbbench.cli_workload import workload_app
 from cbbench.errors import UserError
+
+if TYPE_CHECKING:
+    from cbbench.config import Arm
+    from cbbench.job import Job
+    from cbbench.workload import Workload
 
 
 class OneLine(TyperGroup):
@@ -83,17 +89,56 @@ def run(
     read = read_workload(workload)
     arms = build_arms(read, Overrides({"scheduler": scheduler, "attn": attn, "kv": kv}, arm, set_, memory_budget, max_num_seqs))
 
-    from cbbench.job import NO_MODEL, Job
-    from cbbench.machine import choose_device, default_threads
     from cbbench.session import run_job
 
-    chosen = model or read.file.model
-    job = Job(
-        read, arms, chosen, str(dtype or read.file.dtype), "cpu" if chosen == NO_MODEL else choose_device(device),
-        threads or default_threads(), rounds or read.file.measure.rounds, read.file.measure.warmup if warmup is None else warmup,
-        verify, ("cbbench", *sys.argv[1:]), trust_remote_code, None if model else workload.parent, isolate, against, against_python,
-    )  # fmt: skip
+    job = _job(read, arms, model, dtype, device, threads, rounds, warmup, verify, trust_remote_code)
+    job = replace(job, isolate=isolate, against=against, against_python=against_python)
     raise typer.Exit(run_job(job, out, resume, str(format)))
+
+
+@app.command()
+def calibrate(
+    workload: WorkloadPath,
+    arm: Annotated[str | None, typer.Option(help="scheduler+attn+kv; the workload's first arm without")] = None,
+    model: ModelName = None,
+    dtype: DtypeOption = None,
+    device: Device = "auto",
+    threads: Threads = None,
+    rounds: Annotated[int, typer.Option(min=6, help="how often each side runs")] = 10,
+    warmup: Annotated[int | None, typer.Option(min=0, help="short passes before each, not measured")] = None,
+    isolate: Annotated[bool, typer.Option("--isolate", help="a process of its own for each side and round, as a gate should")] = False,
+    out: Annotated[Path, typer.Option(help="where runs are saved")] = Path("results"),
+) -> None:
+    """The same arm against itself: what this machine's noise looks like, and which margin a gate on it needs.
+
+    Exit code 1 where it finds a difference, which there is not.
+    """
+    from cbbench.config import Overrides, build_arms
+    from cbbench.workload import read_workload
+
+    read = read_workload(workload)
+    first = build_arms(read, Overrides(arms=[arm] if arm else []))[0]
+
+    from cbbench.session import calibrate as run_against_itself
+
+    job = _job(read, [first, replace(first, is_copy=True)], model, dtype, device, threads, rounds, warmup, False, False)
+    raise typer.Exit(run_against_itself(replace(job, isolate=isolate), out))
+
+
+def _job(
+    read: Workload, arms: list[Arm], model: str | None, dtype: Dtype | None, device: str, threads: int | None, rounds: int | None,
+    warmup: int | None, verify: bool, trust_remote_code: bool,
+) -> Job:  # fmt: skip
+    """The command line over the file."""
+    from cbbench.job import NO_MODEL, Job
+    from cbbench.machine import choose_device, default_threads
+
+    chosen, measure = model or read.file.model, read.file.measure
+    return Job(
+        read, arms, chosen, str(dtype or read.file.dtype), "cpu" if chosen == NO_MODEL else choose_device(device),
+        threads or default_threads(), rounds or measure.rounds, measure.warmup if warmup is None else warmup, verify,
+        ("cbbench", *sys.argv[1:]), trust_remote_code, None if model else read.path.parent,
+    )  # fmt: skip
 
 
 @app.command("list")

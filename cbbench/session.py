@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from cbbench.compare import Rules, compare_within
 from cbbench.errors import UserError
 from cbbench.isolate import IsolatedCells, Revision, checked_out, commit_of
 from cbbench.job import Job, Prepared, prepare
+from cbbench.judged import DEFAULT_MARGIN
+from cbbench.report import Grid
 from cbbench.results import RunDir, new_run_path, read_run
 from cbbench.resume import check_same
 from cbbench.runner import Cells, LocalCells, Outcome, Runner
-from cbbench.show import Screen, print_runs
+from cbbench.show import Screen, print_grid, print_runs
+from cbbench.verdict_report import change_text
+from cbbench.verdicts import Outcome as Finding
+from cbbench.verdicts import Verdict
 
 
 def run_job(job: Job, out: Path, resume: Path | None, format: str) -> int:
@@ -24,6 +31,33 @@ def run_job(job: Job, out: Path, resume: Path | None, format: str) -> int:
     print_runs([read_run(path)], format, save_in=path)
     screen.say(f"saved in {path}" + (f" (interrupted: whole rounds only; cbbench run --resume {path})" if outcome.interrupted else ""))
     return outcome.exit_code
+
+
+def calibrate(job: Job, out: Path) -> int:
+    """A against A. Prints the noise of each metric and the margin that it asks for; 1 where a difference is found."""
+    screen = Screen()
+    outcome, path = carry_out(job, out, None, screen)
+    found = compare_within(read_run(path), None, Rules())
+    print_grid(noise_grid(found))
+    screen.say(f"saved in {path}")
+    alarms = [v for v in found if v.metric.gated and v.outcome in (Finding.regressed, Finding.improved)]
+    for verdict in alarms:
+        screen.say(f"a difference that is none: {verdict.metric.title} {change_text(verdict.ratio())}: this machine is not fit to gate it")
+    return outcome.exit_code or (1 if alarms else 0)
+
+
+def noise_grid(found: list[Verdict]) -> Grid:
+    """Half the width of each interval is what these rounds leave unknown; a margin of twice that is safe (at least 5 %)."""
+    lines, note = [], "nothing was measured"
+    for v in found:
+        if v.shift is None or v.shift.half_width is None:
+            continue
+        noise = math.expm1(v.shift.half_width)
+        margin = max(DEFAULT_MARGIN, 2 * noise)
+        gated = "yes" if v.metric.gated else "no"
+        lines.append([v.metric.title, gated, change_text(v.ratio()), f"{100 * noise:.1f} %", f"{100 * margin:.0f} %"])
+        note = f"{v.shift.num} rounds of {v.subject.arm} against itself"
+    return Grid("Noise", ["metric", "gated", "A against A", "noise floor", "suggested margin"], lines, note, 2, turns=False)
 
 
 def carry_out(job: Job, out: Path, resume: Path | None, screen: Screen) -> tuple[Outcome, Path]:

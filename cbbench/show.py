@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from cbbench.slo import Slo
     from cbbench.verdict_report import Comparison
 
+LONG_TABLE = 200  # rows; rich takes seconds for thousands
 PIPE_WIDTH = 240  # a pipe has no width; nothing may be cut there
 
 
@@ -107,8 +108,13 @@ def _print_grids(grids: dict[str, list[report.Grid]]) -> None:
 
 def print_grid(grid: report.Grid, markdown: bool = False) -> None:
     console = stdout()
-    console.print()
-    console.print(report.as_markdown("", [grid]) if markdown else report.as_rich(grid, console.width), markup=False)
+    if markdown:
+        print("\n" + report.as_markdown("", [grid]))
+    elif len(grid.lines) > LONG_TABLE:
+        print("\n" + report.as_plain(grid))
+    else:
+        console.print()
+        console.print(report.as_rich(grid, console.width), markup=False)
 
 
 def print_comparison(found: Comparison, format: str) -> None:

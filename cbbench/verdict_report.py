@@ -15,7 +15,7 @@ from cbbench import report
 from cbbench.gate import Judgement
 from cbbench.report import Grid, number, seconds, size
 from cbbench.results import Run
-from cbbench.verdicts import Outcome, Verdict, middle
+from cbbench.verdicts import Outcome, Subject, Verdict, middle
 
 SCHEMA_VERSION = 1
 
@@ -53,16 +53,12 @@ def change_text(ratio: float | None) -> str:
 
 
 def as_grid(verdicts: list[Verdict], judgement: Judgement) -> Grid:
-    """A row a verdict. What is the same in every row stands in the note."""
-    lines = []
-    for v in verdicts:
-        low, high = v.ratio("low"), v.ratio("high")
-        reach = "-" if low is None or high is None else f"{change_text(low)} .. {change_text(high)}"
-        lines.append([
-            v.subject.workload, v.subject.run, v.subject.arm, v.subject.base, v.metric.title,
-            value_text(v, middle(v.base_values)), value_text(v, middle(v.values)), change_text(v.ratio()), reach,
-            str(v.shift.num) if v.shift else "-", str(v.outcome), v.why or "",
-        ])  # fmt: skip
+    """A row a verdict; the counts of an arm that did not change share one. What is the same in every row stands below."""
+    lines = [_line(v) for v in verdicts if not _is_quiet(v)]
+    quiet = Counter(v.subject for v in verdicts if _is_quiet(v))
+    for subject, num in quiet.items():
+        what = [subject.workload, subject.run, subject.arm, _base(subject), f"{num} exact counts"]
+        lines.append([*what, *["-"] * 5, str(Outcome.same), ""])
     constant = [i for i, header in enumerate(HEADERS) if header in ("workload", "run", "base") and len({line[i] for line in lines}) == 1]
     kept = [i for i in range(len(HEADERS)) if i not in constant and any(line[i] not in ("", "-") for line in lines)]
     said = [f"{HEADERS[i]} {lines[0][i]}" for i in constant] + footer(verdicts, judgement)
@@ -70,20 +66,42 @@ def as_grid(verdicts: list[Verdict], judgement: Judgement) -> Grid:
     return Grid("Verdicts", [HEADERS[i] for i in kept], [[line[i] for i in kept] for line in lines], "\n".join(said), num_text, turns=False)
 
 
+def _is_quiet(v: Verdict) -> bool:
+    return v.metric.exact and v.outcome is Outcome.same
+
+
+def _base(subject: Subject) -> str:
+    """The same arm elsewhere is told by where alone."""
+    return subject.base.removeprefix(subject.arm)
+
+
+def _line(v: Verdict) -> list[str]:
+    low, high = v.ratio("low"), v.ratio("high")
+    reach = "-" if low is None or high is None else f"{change_text(low)} .. {change_text(high)}"
+    return [
+        v.subject.workload, v.subject.run, v.subject.arm, _base(v.subject), v.metric.title,
+        value_text(v, middle(v.base_values)), value_text(v, middle(v.values)), change_text(v.ratio()), reach,
+        str(v.shift.num) if v.shift else "-", str(v.outcome), v.why or "",
+    ]  # fmt: skip
+
+
 def footer(verdicts: list[Verdict], judgement: Judgement) -> list[str]:
-    """Counts, the geometric mean of each gated metric's change, the smallest change that could have been seen, the gate."""
+    """Counts, the geometric mean of each gated metric's change, the change that could have been seen, the gate."""
     counts = Counter(v.outcome for v in verdicts)
     said = [", ".join(f"{counts[outcome]} {outcome}" for outcome in ORDER if counts[outcome])] if verdicts else ["nothing to compare"]
-    widths = [v.shift.half_width for v in verdicts if v.shift and v.shift.half_width is not None and v.metric.gated]
-    by_metric: dict[str, list[float]] = {}
+    logs: dict[str, list[float]] = {}
+    widths: dict[str, list[float]] = {}
     for v in verdicts:
-        if (ratio := v.ratio()) is not None and v.metric.gated:
-            by_metric.setdefault(v.metric.title, []).append(math.log(ratio))
-    if any(len(logs) > 1 for logs in by_metric.values()):
-        means = [f"{title} {change_text(math.exp(sum(logs) / len(logs)))}" for title, logs in by_metric.items()]
+        if (ratio := v.ratio()) is not None and v.shift is not None and v.metric.gated:
+            logs.setdefault(v.metric.title, []).append(math.log(ratio))
+            if v.shift.half_width is not None:
+                widths.setdefault(v.metric.title, []).append(v.shift.half_width)
+    if any(len(found) > 1 for found in logs.values()):
+        means = [f"{title} {change_text(math.exp(sum(found) / len(found)))}" for title, found in logs.items()]
         said.append(f"geometric mean: {', '.join(means)}")
     if widths:
-        said.append(f"smallest change seen at these rounds: about {100 * math.expm1(min(widths)):.1f} %")
+        seen = [f"{title} {100 * math.expm1(max(found)):.1f} %" for title, found in widths.items()]
+        said.append(f"smallest change that these rounds can show: {', '.join(seen)}")
     return [*said, f"gate: {judgement.says}"]
 
 

@@ -97,7 +97,7 @@ def by_margin(verdict: Verdict) -> Verdict:
         times = math.exp(abs(shift.estimate))
         return replace(verdict, outcome=Outcome.not_comparable, why=f"{times:.3g} x apart: something else was measured")
     if shift.low is None or shift.high is None:
-        return replace(verdict, outcome=Outcome.unresolved, why=f"{shift.num} rounds, {MIN_ROUNDS} are needed", rounds_needed=MIN_ROUNDS)
+        return replace(verdict, outcome=Outcome.unresolved, why=f"{shift.num} of the {MIN_ROUNDS} rounds needed", rounds_needed=MIN_ROUNDS)
     worse, better = math.log1p(margin), -math.log1p(margin)
     if shift.low > 0 and shift.estimate >= worse:
         return replace(verdict, outcome=Outcome.regressed, why=None, rounds_needed=None)
