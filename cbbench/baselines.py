@@ -32,7 +32,7 @@ def key_of(info: dict[str, Any]) -> str:
 def arm_work(info: dict[str, Any], arm: dict[str, Any]) -> dict[str, Any]:
     """Everything that decides what is computed; no name, no path, no machine, no number of rounds."""
     model = info["model"]
-    work = {"workload": info["workload"]["digest"], "model": model["digest"], "dtype": model["dtype"]}
+    work = {"workload": info["workload"]["digest"], "model": model["digest"], "dtype": model["dtype"], "prepared": model.get("prepared")}
     return work | {name: arm.get(name) for name in ("scheduler", "attn", "kv", "max_num_seqs", "budget_tokens")}
 
 

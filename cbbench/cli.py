@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from cbbench.cli_compare import baseline_app, compare
-from cbbench.cli_options import Device, Dtype, DtypeOption, Format, FormatOption, ModelName, Threads, Trust, WorkloadPath
+from cbbench.cli_options import Device, Dtype, DtypeOption, Format, FormatOption, ModelName, Prepare, Threads, Trust, WorkloadPath
 from cbbench.cli_workload import workload_app
 from cbbench.errors import UserError
 
@@ -67,6 +67,9 @@ def run(
     memory_budget: Annotated[str | None, typer.Option(help="for keys and values: 512MiB, or '4096 tokens'")] = None,
     max_num_seqs: Annotated[int | None, typer.Option(min=1, help="sequences in the batch at most")] = None,
     verify: Annotated[bool, typer.Option("--verify", help="generate missing reference tokens first (kept in the cache)")] = False,
+    peer: Annotated[str | None, typer.Option(help="other systems in the same tables: a comma list, see `cbbench list peers`")] = None,
+    peer_python: Annotated[str | None, typer.Option(metavar="PATH", help="the interpreter of an environment that has the peer")] = None,
+    prepare: Annotated[Prepare, typer.Option(help="auto: fuse and pack the model's linear layers; none: as they come")] = Prepare.auto,
     isolate: Annotated[bool, typer.Option("--isolate", help="a process of its own for each arm and round")] = False,
     against: Annotated[str | None, typer.Option(metavar="REV", help="the same arms also on that revision of this repository")] = None,
     against_python: Annotated[str | None, typer.Option(metavar="PATH", help="the interpreter for that revision; this one without")] = None,
@@ -83,7 +86,7 @@ def run(
 
         app([*stored_command(resume), "--resume", str(resume)])
         return
-    from cbbench.config import Overrides, build_arms
+    from cbbench.config import Overrides, build_arms, build_peers
     from cbbench.workload import read_workload
 
     read = read_workload(workload)
@@ -92,7 +95,11 @@ def run(
     from cbbench.session import run_job
 
     job = _job(read, arms, model, dtype, device, threads, rounds, warmup, verify, trust_remote_code)
-    job = replace(job, isolate=isolate, against=against, against_python=against_python)
+    peers = build_peers(peer, set_, arms[0].max_num_seqs)
+    job = replace(
+        job, isolate=isolate, against=against, against_python=against_python, prepare=prepare is Prepare.auto, peers=tuple(peers),
+        peer_python=peer_python,
+    )  # fmt: skip
     raise typer.Exit(run_job(job, out, resume, str(format)))
 
 

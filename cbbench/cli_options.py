@@ -22,6 +22,11 @@ class Dtype(StrEnum):
     float16 = "float16"
 
 
+class Prepare(StrEnum):
+    auto = "auto"
+    none = "none"
+
+
 WorkloadPath = Annotated[Path, typer.Argument(help="a workload's .yaml")]
 ModelName = Annotated[
     str | None,

@@ -23,6 +23,10 @@ class RealClock:
     def now(self) -> float:
         return time.perf_counter() - self._start
 
+    def at(self, stamp: float) -> float:
+        """A moment that somebody else stamped with `time.perf_counter`."""
+        return stamp - self._start
+
     def wait_until(self, moment_s: float) -> None:
         """Due times are absolute, so work between two waits is not added to the gap."""
         while (left_s := moment_s - self.now()) > 0:

@@ -84,6 +84,34 @@ class Arm:
         return said
 
 
+@dataclass(frozen=True)
+class PeerArm:
+    """Another system on the same requests (`--peer`)."""
+
+    chosen: Chosen
+    max_num_seqs: int
+
+    @property
+    def label(self) -> str:
+        return self.chosen.label.replace("_", "-")
+
+    def describe(self) -> dict[str, Any]:
+        return {"label": self.label, "peer": self.chosen.name, **self.chosen.options.model_dump(), "max_num_seqs": self.max_num_seqs}
+
+
+def build_peers(text: str | None, sets: list[str], max_num_seqs: int) -> list[PeerArm]:
+    """`hf-generate,hf-continuous` -> peers with the options that `--set peer.OPTION=VALUE` gives. Raises UserError."""
+    peers = []
+    for name in dict.fromkeys(word.strip().replace("-", "_") for word in (text or "").split(",") if word.strip()):
+        cls = plugins.find("peer", name)
+        given = {option: value for axis, option, value in map(_split_set, sets) if axis == "peer" and option in cls.Options.model_fields}
+        try:
+            peers.append(PeerArm(Chosen(name, cls, cls.Options.model_validate(given)), max_num_seqs))
+        except ValidationError as error:
+            raise explain(error, cls.Options, lambda loc: f"--set peer.{'.'.join(map(str, loc))}") from error
+    return peers
+
+
 def build_arms(workload: Workload, overrides: Overrides) -> list[Arm]:
     """The arms to run, each checked. Raises UserError with the place in the file or the flag that is wrong."""
     file = workload.file
@@ -98,7 +126,7 @@ def build_arms(workload: Workload, overrides: Overrides) -> list[Arm]:
         picks = [(_split_arm(text), file.engine, None) for text in overrides.arms]
     else:
         picks = [({}, arm, ("arms", index)) for index, arm in enumerate(file.arms)] or [({}, file.engine, ("engine",))]
-    sets = [_split_set(text) for text in overrides.sets]
+    sets = [found for found in map(_split_set, overrides.sets) if found[0] != "peer"]
     arms = [_build(workload, names, choice, loc, sets, overrides) for names, choice, loc in picks]
     _check_sets_used(sets, arms)
     labels = [arm.label for arm in arms]
@@ -127,7 +155,7 @@ def _split_set(text: str) -> tuple[str, str, Any]:
     """`kv.block_size=32` -> axis, option, value; `max_num_seqs=16` -> "", max_num_seqs, 16."""
     path, equals, value = text.partition("=")
     axis, _, option = path.strip().rpartition(".")
-    if not equals or (axis not in AXES and path.strip() not in ("max_num_seqs", "memory_budget")):
+    if not equals or (axis not in (*AXES, "peer") and path.strip() not in ("max_num_seqs", "memory_budget")):
         raise UserError(f"--set {text}: should be scheduler.OPTION=VALUE, attn.OPTION=VALUE, kv.OPTION=VALUE or max_num_seqs=N")
     try:
         return axis, option, yaml.safe_load(value)

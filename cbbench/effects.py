@@ -33,7 +33,8 @@ class Effect:
 
 def effects(run: Run) -> list[Effect]:
     """Every step away from the first value of each axis that the run has arms for."""
-    arms = {arm["label"]: {axis: _spelled(arm[axis]) for axis in AXES} for arm in run.info["arms"] if not arm.get("base_of")}
+    own = [arm for arm in run.info["arms"] if not arm.get("base_of") and not arm.get("peer")]
+    arms = {arm["label"]: {axis: _spelled(arm[axis]) for axis in AXES} for arm in own}
     found = []
     for axis in AXES:
         names = list(dict.fromkeys(named[axis] for named in arms.values()))

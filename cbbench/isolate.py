@@ -116,7 +116,9 @@ class IsolatedCells:
             revision.python, "-m", "cbbench", "run", str(self._workload(arm, made)), "--rounds", "1", "--warmup", str(job.warmup),
             "--device", job.device, "--threads", str(job.num_threads), "--out", str(made / "out"), "--format", "json",
         ]  # fmt: skip
-        return words + ["--verify"] * job.verify + ["--trust-remote-code"] * job.trust_remote_code
+        return (
+            words + ["--verify"] * job.verify + ["--trust-remote-code"] * job.trust_remote_code + ["--prepare", "none"] * (not job.prepare)
+        )
 
     def _workload(self, arm: Arm, made: Path) -> Path:
         """The workload with this one arm, beside a copy of its requests."""

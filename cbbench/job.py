@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from cbbench import config, machine, workload
-from cbbench.config import Arm
+from cbbench.config import Arm, PeerArm
 from cbbench.kvcache.base import KVSpec
 from cbbench.request import Request
 from cbbench.workload import Workload
@@ -42,6 +42,9 @@ class Job:
     isolate: bool = False  # a process for each arm and round
     against: str | None = None  # a revision whose code runs the same arms
     against_python: str | None = None
+    peers: tuple[PeerArm, ...] = ()
+    peer_python: str | None = None
+    prepare: bool = True  # fuse and pack the model's linear layers
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,7 @@ class Prepared:
     def describe(self) -> dict[str, Any]:
         """run.json."""
         job, model = self.job, self.model
+        arms = [{**arm.describe(), "budget_tokens": self.budgets[arm.label]} for arm in job.arms]
         return {
             "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "command": list(job.command),
             "workload": {
@@ -67,10 +71,11 @@ class Prepared:
             "model": {
                 "name": job.model, "dtype": job.dtype, "digest": model.digest if model else None,
                 "bytes_per_token": self.spec.bytes_per_token or None, "neutralised": model.neutralised if model else {},
+                "prepared": model.prepared if model else None,
                 "reference_attention": model.hf.config._attn_implementation if model else None,
             },
             "device": job.device, "rounds": job.rounds, "warmup": job.warmup, "isolated": job.isolate or job.against is not None,
-            "arms": [{**arm.describe(), "budget_tokens": self.budgets[arm.label]} for arm in job.arms],
+            "arms": [*arms, *(peer.describe() for peer in job.peers)],
             "machine": machine.fingerprint(job.device, job.num_threads), "versions": machine.versions(), "finished": False,
         }  # fmt: skip
 
@@ -94,7 +99,7 @@ def _load(job: Job, say: Say) -> Model:
 
     torch.set_num_threads(job.num_threads)
     say(f"loading {job.model} in {job.dtype} on {job.device}")
-    return load(job.model, job.dtype, job.device, job.model_dir, job.trust_remote_code)
+    return load(job.model, job.dtype, job.device, job.model_dir, job.trust_remote_code, job.prepare)
 
 
 def _with_references(job: Job, model: Model, say: Say) -> list[Request]:

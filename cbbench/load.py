@@ -15,6 +15,7 @@ from transformers.utils import logging as transformers_logging
 
 from cbbench import gguf
 from cbbench.errors import UserError
+from cbbench.fused import fuse
 from cbbench.kvcache.base import KVSpec
 from cbbench.model import Model, vocabulary
 from cbbench.rows import Vocabulary
@@ -30,16 +31,19 @@ HINT = (
 )
 
 
-def load(name: str, dtype: str = "float32", device: str = "cpu", base_dir: Path | None = None, trust_remote_code: bool = False) -> Model:
+def load(
+    name: str, dtype: str = "float32", device: str = "cpu", base_dir: Path | None = None, trust_remote_code: bool = False,
+    prepare: bool = True,
+) -> Model:  # fmt: skip
     """`smollm2-135m` (embedded), a hub id, a directory, a .gguf file, or `random:<config.json>[@SEED]`.
 
-    Relative paths count from `base_dir`. Safetensors only. Raises UserError with what to do when there is no such
-    model, and for one that cannot be served.
+    Relative paths count from `base_dir`. Safetensors only. `prepare` makes its layers ready (fused.py). Raises UserError
+    with what to do when there is no such model, and for one that cannot be served.
     """
     _quiet()
     base_dir = base_dir or Path.cwd()
     if name.startswith(RANDOM):
-        return _wrap(name, _random(name.removeprefix(RANDOM), DTYPES[dtype], base_dir).to(device), None)
+        return _wrap(name, _random(name.removeprefix(RANDOM), DTYPES[dtype], base_dir).to(device), None, prepare)
     source, options = _source(name, base_dir), {"trust_remote_code": trust_remote_code}
     try:
         _refuse_encoder_decoder(AutoConfig.from_pretrained(source, **options))
@@ -48,7 +52,7 @@ def load(name: str, dtype: str = "float32", device: str = "cpu", base_dir: Path 
         raise
     except Exception as error:  # whatever a foreign file or an unreachable hub raises
         raise UserError(f"model {name!r} cannot be loaded: {_first_line(error)}. {HINT}") from error
-    return _wrap(name, hf.to(device), _tokenizer(source, options))
+    return _wrap(name, hf.to(device), _tokenizer(source, options), prepare)
 
 
 @dataclass(frozen=True)
@@ -153,7 +157,7 @@ def _tokenizer(source: str, options: dict[str, Any]) -> Any | None:
         return None
 
 
-def _wrap(name: str, hf: PreTrainedModel, tokenizer: Any | None) -> Model:
+def _wrap(name: str, hf: PreTrainedModel, tokenizer: Any | None, prepare: bool) -> Model:
     """Reads the end-of-sequence ids as `generate` would, then makes the generation config neutral for both sides."""
     given = hf.generation_config or GenerationConfig()
     eos = given.eos_token_id if given.eos_token_id is not None else getattr(hf.config, "eos_token_id", None)
@@ -161,7 +165,10 @@ def _wrap(name: str, hf: PreTrainedModel, tokenizer: Any | None) -> Model:
     harmless = ("_from_model_config", "transformers_version", "bos_token_id", "eos_token_id", "pad_token_id", "use_cache")
     neutralised = {key: value for key, value in given.to_diff_dict().items() if key not in harmless}
     hf.generation_config = GenerationConfig()
-    return Model(name, hf.eval(), tokenizer, eos_ids, neutralised)
+    model = Model(name, hf.eval(), tokenizer, eos_ids, neutralised)
+    if prepare:
+        model.prepared = fuse(hf)
+    return model
 
 
 def _first_line(error: Exception) -> str:

@@ -15,25 +15,31 @@ import numpy as np
 
 Row = dict[str, Any]
 Record = dict[str, Any]
+STEP_METRICS = (
+    "steps", "model_s", "host_s", "padded_positions", "kv_reserved_tokens_peak", "kv_used_tokens_peak",
+)  # fmt: skip  # counts that would be 0 without step records; fractions are None by themselves
 
 
 def summarize(steps: list[Record], requests: list[Record], cell: Record) -> Row:
     """All metrics of one arm's round; `cell` is its cell.json (bytes per token, peak memory, exactness is in requests)."""
     completed = [r for r in requests if r["state"] == "finished"]
-    return {
+    row = {
         **counts(requests, completed),
         **throughput(completed),
         **latency(completed),
         **step_time(steps),
         **padding(steps),
         **slot_idle(steps),
-        "preemptions": sum(r["num_preemptions"] for r in requests),
-        "recomputed_tokens": sum(r["recomputed_tokens"] for r in requests),
+        "preemptions": sum(r["num_preemptions"] or 0 for r in requests),
+        "recomputed_tokens": sum(r["recomputed_tokens"] or 0 for r in requests),
         "kv_copy_bytes": sum(s["copied_bytes"] for s in steps) if cell.get("bytes_per_token") else None,
         **kv_memory(steps, requests, cell),
         "peak_memory_bytes": cell.get("peak_memory_bytes"),
         "output_digest": output_digest(requests),
     }
+    if cell.get("peer"):  # another system keeps no step records
+        row |= dict.fromkeys([*STEP_METRICS, "preemptions", "recomputed_tokens"])
+    return row
 
 
 def counts(requests: list[Record], completed: list[Record]) -> Row:
@@ -56,7 +62,8 @@ def throughput(completed: list[Record]) -> Row:
     """Useful tokens over the time from the first arrival to the last token."""
     if not completed:
         return dict.fromkeys(("duration_s", "output_tok_per_s", "total_tok_per_s", "requests_per_s"))
-    duration_s = max(r["token_times_s"][-1] for r in completed) - min(r["arrival_s"] for r in completed)
+    ends = [r["token_times_s"][-1] if r["token_times_s"] else r["ended_s"] for r in completed]
+    duration_s = max(ends) - min(r["arrival_s"] for r in completed)
     output = sum(len(r["output_ids"]) for r in completed)
     total = output + sum(r["prompt_tokens"] for r in completed)
     amounts = {"output_tok_per_s": output, "total_tok_per_s": total, "requests_per_s": len(completed)}
@@ -70,14 +77,19 @@ def latency(completed: list[Record]) -> Row:
     }
     for r in completed:
         times, arrival_s = r["token_times_s"], r["arrival_s"]
-        samples["queue_wait_s"].append(r["first_scheduled_s"] - arrival_s)
+        if r["first_scheduled_s"] is not None:
+            samples["queue_wait_s"].append(r["first_scheduled_s"] - arrival_s)
+        if r["submitted_s"] is not None:
+            samples["lateness_s"].append(r["submitted_s"] - arrival_s)
+        if not times:  # a peer that tells no times of tokens
+            samples["e2e_s"].append(r["ended_s"] - arrival_s)
+            continue
         samples["ttft_s"].append(times[0] - arrival_s)
         samples["itl_s"] += [later - earlier for earlier, later in pairwise(times)]
         if len(times) >= 2:
             samples["tpot_s"].append((times[-1] - times[0]) / (len(times) - 1))
         samples["e2e_s"].append(times[-1] - arrival_s)
         samples["normalized_latency_s"].append((times[-1] - arrival_s) / len(times))
-        samples["lateness_s"].append(r["submitted_s"] - arrival_s)
     return {f"{name}_{key}": value for name, values in samples.items() for key, value in distribution(values).items()}
 
 

@@ -27,6 +27,7 @@ class Model:
     tokenizer: Any | None
     eos_ids: frozenset[int]
     neutralised: dict[str, Any]  # what its generation_config asked for beside greedy; used by neither side
+    prepared: dict[str, int] | None = None  # what fused.py did to its linear layers; the digest is of the weights before
     spec: KVSpec = field(init=False)
     digest: str = field(init=False)  # of weights and the configuration that shapes its outputs
 

@@ -15,8 +15,11 @@ from cbbench.errors import UserError
 from cbbench.strategy import Strategy
 
 AXES = ("scheduler", "attn", "kv")  # what an arm is made of
-KINDS = {"scheduler": "cbbench.schedulers", "attn": "cbbench.attention", "kv": "cbbench.kvcache", "importer": "cbbench.importers"}
-BASES = {"scheduler": "Scheduler", "attn": "Attention", "kv": "KVCache", "importer": "Importer"}
+KINDS = {
+    "scheduler": "cbbench.schedulers", "attn": "cbbench.attention", "kv": "cbbench.kvcache", "importer": "cbbench.importers",
+    "peer": "cbbench.peers",
+}  # fmt: skip
+BASES = {"scheduler": "Scheduler", "attn": "Attention", "kv": "KVCache", "importer": "Importer", "peer": "Peer"}
 
 
 def names(kind: str) -> list[str]:

@@ -46,7 +46,8 @@ def greedy(model: Model, prompt_ids: list[int], max_new_tokens: int, ignore_eos:
 def cached_greedy(model: Model, request: Request) -> tuple[int, ...]:
     """The same, kept in the user's cache directory by the digests of model and request, so it is paid once."""
     asked = json.dumps([list(request.prompt_ids), request.max_new_tokens, request.ignore_eos, sorted(model.eos_ids)])
-    place = cache_dir() / "references" / model.digest / f"{hashlib.sha256(asked.encode()).hexdigest()[:32]}.json"
+    arithmetic = "-prepared" if model.prepared and any(model.prepared.values()) else ""
+    place = cache_dir() / "references" / f"{model.digest}{arithmetic}" / f"{hashlib.sha256(asked.encode()).hexdigest()[:32]}.json"
     if place.is_file():
         return tuple(json.loads(place.read_text()))
     if not request.prompt_ids or request.max_kv_tokens > (model.max_positions or request.max_kv_tokens):

@@ -5,23 +5,28 @@ from __future__ import annotations
 import gc
 import random
 import traceback
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cbbench import machine
 from cbbench.attention.base import Attention
 from cbbench.clock import RealClock, VirtualClock
-from cbbench.config import Arm
+from cbbench.config import Arm, PeerArm
 from cbbench.engine import Engine
 from cbbench.executor import ModelExecutor, VirtualExecutor
 from cbbench.job import Job, Prepared
 from cbbench.kvcache.base import KVCache
+from cbbench.peers.base import Peer, Setting, describe_answer
 from cbbench.record import RunRecord
 from cbbench.request import Request
 from cbbench.results import RunDir, name_cell, write_records
 from cbbench.schedulers.base import Scheduler
+
+if TYPE_CHECKING:
+    from cbbench.model import Model
 
 WARMUP_NEW_TOKENS = 4
 
@@ -52,15 +57,18 @@ class Outcome:
         return 130 if self.interrupted else 4 if self.wrong else 3 if self.incomplete else 0
 
 
+Contender = Arm | PeerArm
+
+
 class Cells(Protocol):
     """How one arm is run once. Raises for a cell that failed."""
 
-    def run(self, arm: Arm, folder: Path) -> dict[str, Any]:
-        """Fills `folder` with cell.json and the records; returns cell.json's content."""
+    def run(self, arm: Any, folder: Path) -> dict[str, Any]:
+        """Fills `folder` with cell.json and the records; returns cell.json's content. `arm`: of the kind that it runs."""
         ...
 
 
-def order(arms: list[Arm], round_number: int) -> list[Arm]:
+def order(arms: Sequence[Contender], round_number: int) -> list[Contender]:
     """A seeded random order for every other round, and its mirror for the next: drift cancels over pairs of rounds."""
     shuffled = random.Random((round_number - 1) // 2).sample(arms, len(arms))
     return shuffled if round_number % 2 else shuffled[::-1]
@@ -82,7 +90,7 @@ class Runner:
         run_dir.write_run({**info, "finished": False})
         try:
             for round_number in range(1, self.job.rounds + 1):
-                for arm in order(self.job.arms, round_number):
+                for arm in order([*self.job.arms, *self.job.peers], round_number):
                     if not run_dir.has(arm.label, round_number):
                         self._run_cell(arm, round_number, run_dir, outcome)
             run_dir.write_run({**info, "finished": True})
@@ -90,7 +98,7 @@ class Runner:
             outcome.interrupted = True
         return outcome
 
-    def _run_cell(self, arm: Arm, round_number: int, run_dir: RunDir, outcome: Outcome) -> None:
+    def _run_cell(self, arm: Contender, round_number: int, run_dir: RunDir, outcome: Outcome) -> None:
         self.progress.cell_started(arm.label, round_number, self.num_tokens)
         with run_dir.making(arm.label, round_number) as folder:
             try:
@@ -126,13 +134,13 @@ class LocalCells:
         cell: dict[str, Any] = {"bytes_per_token": self.prepared.spec.bytes_per_token}
         record = self.measure(arm, cell)
         cell["interrupted"] = record.interrupted
-        return write_records(folder, cell, record.step_lines(), self.judged(record))
+        return write_records(folder, cell, record.step_lines(), judged(self.prepared, record.request_lines(), self.progress))
 
     def measure(self, arm: Arm, cell: dict[str, Any]) -> RunRecord:
         """One arm, once, after its warm-up; notes the backend and the memory it took in `cell`."""
         with self.model.serving() if self.model else nullcontext():
             for _ in range(self.job.warmup if self.model else 0):
-                self._engine(arm, cell).run(self._warmup_requests(arm))
+                self._engine(arm, cell).run(warmup_requests(self.prepared.requests, arm.max_num_seqs))
             gc.collect()
             peak = machine.PeakMemory(self.job.device)
             peak.start()
@@ -159,23 +167,59 @@ class LocalCells:
         cost = self.job.workload.file.cost
         return Engine(scheduler, cache, VirtualExecutor(attention, cost.step_s, cost.position_s), VirtualClock())
 
-    def _warmup_requests(self, arm: Arm) -> list[Request]:
-        """The first batch, all at once, a few tokens each: same shapes, same kernels."""
-        first = self.prepared.requests[: arm.max_num_seqs]
-        return [replace(r, arrival_s=0.0, after=None, max_new_tokens=min(r.max_new_tokens, WARMUP_NEW_TOKENS)) for r in first]
 
-    def judged(self, record: RunRecord) -> list[dict[str, Any]]:
-        """Request records with how their tokens compare."""
-        lines = record.request_lines()
-        for line, request in zip(lines, self.prepared.requests, strict=False):
-            if self.model is None or line["state"] != "finished":
-                continue
-            from cbbench.reference import judge
+class PeerCells:
+    """Runs each peer in this process (which may start others), on the model as it comes."""
 
-            verdict = judge(self.model, request, line["output_ids"])
-            line |= asdict(verdict)
-            if verdict.outcome in ("wrong", "tie"):
-                at = f"token {verdict.position}: expected {verdict.expected}, got {verdict.got}"
-                gap = "" if verdict.gap is None else f", logit gap {verdict.gap:.2g}"
-                self.progress.say(f"{verdict.outcome}: request {line['id']}, {at}{gap}")
-        return lines
+    def __init__(self, prepared: Prepared, progress: Progress) -> None:
+        self.prepared = prepared
+        self.progress = progress
+        self._model: Model | None = None
+
+    def model(self) -> Model:
+        """A second copy, with nothing fused or packed: what a peer's users run."""
+        if self._model is None:
+            from cbbench.load import load
+
+            job = self.prepared.job
+            self._model = load(job.model, job.dtype, job.device, job.model_dir, job.trust_remote_code, prepare=False)
+        return self._model
+
+    def run(self, arm: PeerArm, folder: Path) -> dict[str, Any]:
+        job, requests = self.prepared.job, self.prepared.requests
+        setting = Setting(arm.max_num_seqs, job.dtype, job.device, job.num_threads, job.model, self.model, job.peer_python)
+        peer: Peer = arm.chosen.cls(setting, arm.chosen.options)  # type: ignore[call-arg,assignment]
+        try:
+            peer.start(requests)
+            for _ in range(job.warmup):
+                peer.run(warmup_requests(requests, arm.max_num_seqs), RealClock())
+            gc.collect()
+            peak = machine.PeakMemory(job.device)
+            peak.start()
+            answers = peer.run(requests, RealClock())
+            cell = {"peer": arm.chosen.name, "peak_memory_bytes": peak.grown_bytes(), "interrupted": False}
+        finally:
+            peer.stop()
+        lines = [describe_answer(answer, requests[answer.index]) for answer in sorted(answers, key=lambda a: a.index)]
+        return write_records(folder, cell, [], judged(self.prepared, lines, self.progress))
+
+
+def warmup_requests(requests: list[Request], num: int) -> list[Request]:
+    """The first batch, all at once, a few tokens each: same shapes, same kernels."""
+    return [replace(r, arrival_s=0.0, after=None, max_new_tokens=min(r.max_new_tokens, WARMUP_NEW_TOKENS)) for r in requests[:num]]
+
+
+def judged(prepared: Prepared, lines: list[dict[str, Any]], progress: Progress) -> list[dict[str, Any]]:
+    """Request records with how their tokens compare."""
+    for line, request in zip(lines, prepared.requests, strict=False):
+        if prepared.model is None or line["state"] != "finished":
+            continue
+        from cbbench.reference import judge
+
+        verdict = judge(prepared.model, request, line["output_ids"])
+        line |= asdict(verdict)
+        if verdict.outcome in ("wrong", "tie"):
+            at = f"token {verdict.position}: expected {verdict.expected}, got {verdict.got}"
+            gap = "" if verdict.gap is None else f", logit gap {verdict.gap:.2g}"
+            progress.say(f"{verdict.outcome}: request {line['id']}, {at}{gap}")
+    return lines

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from cbbench.compare import Rules, compare_within
+from cbbench.config import PeerArm
 from cbbench.errors import UserError
 from cbbench.isolate import IsolatedCells, Revision, checked_out, commit_of
 from cbbench.job import Job, Prepared, prepare
@@ -17,7 +19,7 @@ from cbbench.judged import DEFAULT_MARGIN
 from cbbench.report import Grid
 from cbbench.results import RunDir, new_run_path, read_run
 from cbbench.resume import check_same
-from cbbench.runner import Cells, LocalCells, Outcome, Runner
+from cbbench.runner import Cells, LocalCells, Outcome, PeerCells, Runner
 from cbbench.show import Screen, print_grid, print_runs
 from cbbench.verdict_report import change_text
 from cbbench.verdicts import Outcome as Finding
@@ -82,11 +84,22 @@ def carry_out(job: Job, out: Path, resume: Path | None, screen: Screen) -> tuple
 def _cells(prepared: Prepared, screen: Screen) -> Iterator[Cells]:
     job = prepared.job
     if not job.isolate and job.against is None:
-        yield LocalCells(prepared, screen)
+        yield ByKind(LocalCells(prepared, screen), PeerCells(prepared, screen))
         return
     with ExitStack() as stack:
         revisions: dict[str, Revision] = {}
         for commit in {arm.revision for arm in job.arms if arm.revision}:
             revisions[commit] = stack.enter_context(checked_out(commit, job.against_python))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cbbench-")))
-        yield IsolatedCells(job, folder, revisions)
+        yield ByKind(IsolatedCells(job, folder, revisions), PeerCells(prepared, screen))
+
+
+class ByKind:
+    """Arms run here or in processes of their own; a peer decides for itself."""
+
+    def __init__(self, arms: Cells, peers: Cells) -> None:
+        self.arms = arms
+        self.peers = peers
+
+    def run(self, arm: Any, folder: Path) -> dict[str, Any]:
+        return (self.peers if isinstance(arm, PeerArm) else self.arms).run(arm, folder)

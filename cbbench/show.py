@@ -190,7 +190,7 @@ def print_strategies(kind: str | None) -> None:
     console, device = stdout(), choose_device("auto")
     for title, axis in kinds.items():
         if kind is None or wanted[kind] == axis:
-            chosen_by = f"--{axis}" if axis in plugins.AXES else "cbbench workload import NAME FILE"
+            chosen_by = "cbbench workload import NAME FILE" if axis == "importer" else f"--{axis}"
             console.print(f"[bold]{title}[/bold]  ({chosen_by})")
             for name in plugins.names(axis):
                 _print_strategy(console, axis, name, device)
@@ -213,7 +213,7 @@ def _print_strategy(console: Console, axis: str, name: str, device: str) -> None
     for key, field in cls.Options.model_fields.items():
         about = f": {field.description}" if field.description else ""
         default = "..." if field.is_required() else field.default
-        option = f"option {axis}.{key}" if axis in plugins.AXES else f"--option {key}"
+        option = f"--option {key}" if axis == "importer" else f"option {axis}.{key}"
         console.print(f"    {option}={default}{about}", markup=False)
     if axis not in plugins.AXES:
         console.print()

@@ -46,11 +46,11 @@ every_pairing = pytest.mark.parametrize(("scheduler", "attn", "kv"), ALL)
 
 
 @cache
-def _tiny(text: str, dtype: str, device: str) -> Model:
+def _tiny(text: str, dtype: str, device: str, prepare: bool = True) -> Model:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.json"
         path.write_text(text)
-        return load(f"random:{path}", dtype, device)
+        return load(f"random:{path}", dtype, device, prepare=prepare)
 
 
 def tiny(architecture: str = "llama", **changes: Any) -> Model:
@@ -60,6 +60,11 @@ def tiny(architecture: str = "llama", **changes: Any) -> Model:
 
 def tiny_as(dtype: str, device: str, architecture: str = "llama", **changes: Any) -> Model:
     return _tiny(json.dumps(CONFIGS[architecture] | changes, sort_keys=True), dtype, device)
+
+
+def as_it_comes(architecture: str = "llama") -> Model:
+    """The weights of `tiny()`, with nothing fused or packed: to be saved."""
+    return _tiny(json.dumps(CONFIGS[architecture], sort_keys=True), "float32", "cpu", prepare=False)
 
 
 def requests(model: Model, spec: str, seed: int = 0, ignore_eos: bool = False) -> list[Request]:

@@ -19,6 +19,7 @@ from tests.commands import command, read_lines, run_folder, write_lines
 from tests.engines import ATTENTIONS, CACHES, SCHEDULERS
 
 IMPORTERS = plugins.names("importer")
+PEERS = plugins.names("peer")
 
 ROWS = [{"id": str(i), "prompt_ids": [1] * (3 + i), "max_new_tokens": 2 + i} for i in range(5)]
 DENSE = "static+padded+cat"
@@ -170,7 +171,7 @@ def test_list_shows_every_strategy_with_its_cost_and_use() -> None:
     ended = command("list")
     assert (ended.code, ended.err) == (0, "")
     found = [line.strip() for line in ended.out.splitlines() if re.match(r"  \S", line)]
-    assert found == [*SCHEDULERS, *ATTENTIONS, *CACHES, *IMPORTERS]
+    assert found == [*SCHEDULERS, *ATTENTIONS, *CACHES, *IMPORTERS, *PEERS]
     assert ended.out.count("Cost:") == ended.out.count("Use when:") == len(found)
     assert "option kv.block_size=16: tokens a block" in ended.out and "runs here (cpu, float32)" in ended.out
     assert "\x1b" not in ended.out
@@ -185,7 +186,7 @@ def test_list_of_one_kind_shows_that_kind(kind: str, names: list[str]) -> None:
 
 
 def test_list_of_an_unknown_kind_is_one_line() -> None:
-    assert command("list", "caches").mistake == "list caches: should be schedulers, attention, kvcache, importers"
+    assert command("list", "caches").mistake == "list caches: should be schedulers, attention, kvcache, importers, peers"
 
 
 @pytest.mark.parametrize("is_there", [True, False])

@@ -162,7 +162,7 @@ def test_an_interrupt_between_rounds_keeps_the_whole_ones_and_says_where(
     recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     owner, name = {
-        "warm-up": (cbbench.runner.LocalCells, "_warmup_requests"),
+        "warm-up": (cbbench.runner, "warmup_requests"),
         "judging": (cbbench.reference, "judge"),
         "writing": (RunDir, "making"),
     }[moment]

@@ -16,7 +16,7 @@ import cbbench.cli_workload
 import cbbench.recorder
 import cbbench.reference
 from tests.commands import SOURCE, Ended, command, read_lines, run_json, write_config, write_lines
-from tests.engines import tiny, tiny_as
+from tests.engines import as_it_comes, tiny, tiny_as
 
 TEMPLATE = "{% for m in messages %}{{ m.role + ' ' + m.content + ' ' }}{% endfor %}{% if add_generation_prompt %}assistant{% endif %}"
 HELLO = [{"role": "user", "content": "w7 w8"}]
@@ -31,7 +31,7 @@ def chatty(folder: Path, template: str | None = TEMPLATE) -> Path:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=text, unk_token="w0")
     tokenizer.chat_template = template
     tokenizer.save_pretrained(folder)
-    tiny().hf.save_pretrained(folder)
+    as_it_comes().hf.save_pretrained(folder)
     return folder
 
 

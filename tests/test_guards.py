@@ -103,7 +103,8 @@ def test_reading_results_and_workloads_starts_without_torch(module: str) -> None
 
 def test_only_the_model_and_its_seam_know_transformers() -> None:
     knowing = {name for name in MODULES if any(found.split(".")[0] == "transformers" for found in imported(name))}
-    assert knowing == {f"cbbench.{name}" for name in ("load", "model", "seam", "reference", "gguf")}
+    peers = {f"cbbench.peers.{name}" for name in plugins.names("peer")}
+    assert knowing - peers == {f"cbbench.{name}" for name in ("load", "model", "seam", "reference", "gguf")}
 
 
 def test_arrows_point_from_the_command_line_down_to_the_engine() -> None:

@@ -23,6 +23,7 @@ from cbbench.reference import judge
 from cbbench.request import Request
 from tests.engines import (
     ATTENTIONS,
+    as_it_comes,
     assert_exact,
     every_pairing,
     requests,
@@ -33,9 +34,9 @@ from tests.engines import (
 from tests.watch import run_watched, split_chunks
 
 
-def saved(model: Model, folder: Path, **generation: Any) -> Path:
-    """A model directory as a hub would give it, with this generation_config.json."""
-    model.hf.save_pretrained(folder)
+def saved(folder: Path, **generation: Any) -> Path:
+    """The model of `tiny()` as a directory, as a hub would give it, with this generation_config.json."""
+    as_it_comes().hf.save_pretrained(folder)
     words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(300)}, "w0"))
     PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(folder)
     (folder / "generation_config.json").write_text(json.dumps(generation))
@@ -53,7 +54,7 @@ def test_padding_never_shifts_a_position(model: Model, scheduler: str, attn: str
 @pytest.mark.parametrize("padding_side", ["left", "right"])
 def test_the_tokenizers_padding_side_is_never_asked(tmp_path: Path, padding_side: str) -> None:
     """Case 3."""
-    given = load(str(saved(tiny(), tmp_path, eos_token_id=2)))
+    given = load(str(saved(tmp_path, eos_token_id=2)))
     assert given.tokenizer is not None
     given.tokenizer.padding_side = padding_side
     engine = run(given, requests(given, "3/8@0 17/8@0"), "static", "padded")
@@ -143,7 +144,7 @@ def test_load_does_not_change_tokens(model: Model, scheduler: str, attn: str, kv
 def test_a_shipped_repetition_penalty_is_used_by_neither_side_and_reported(tmp_path: Path) -> None:
     """Case 10."""
     plain = tiny()
-    given = load(str(saved(plain, tmp_path, repetition_penalty=1.1, do_sample=True, eos_token_id=2)))
+    given = load(str(saved(tmp_path, repetition_penalty=1.1, do_sample=True, eos_token_id=2)))
     made = requests(given, "20/24@0", ignore_eos=True)
     ids = torch.tensor([made[0].prompt_ids])
     penal = GenerationConfig(max_new_tokens=24, repetition_penalty=2.0, do_sample=False, pad_token_id=0, eos_token_id=None)
@@ -156,7 +157,7 @@ def test_a_shipped_repetition_penalty_is_used_by_neither_side_and_reported(tmp_p
 
 def test_a_model_directory_without_a_tokenizer_loads(tmp_path: Path) -> None:
     """Prompts may be given as ids, so weights and a configuration are enough."""
-    tiny().hf.save_pretrained(tmp_path)
+    as_it_comes().hf.save_pretrained(tmp_path)
     given = load(str(tmp_path))
     assert given.tokenizer is None
     assert_exact(run(given, requests(given, "5/5@0")))

@@ -1,0 +1,1 @@
+"""Other systems on the same requests, in the same tables; one a file."""
