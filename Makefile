@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup bench test check check-perf speed clean
+.PHONY: setup bench test check check-perf perf clean
 
 setup: $(VENV)/.installed
 
@@ -43,9 +43,11 @@ check-perf: $(PERF_RUNS)
 baseline: $(PERF_RUNS)
 	$(BIN)/cbbench baseline save main $(PERF_RUNS) --exact-only --reason "$(REASON)"
 
-# Ratios against Hugging Face's static generate, and between schedulers, within one run (about ten minutes).
-speed: setup
-	$(BIN)/python -m tests.speed
+# Arms and peers side by side, ratios within one run, written to docs/performance.md (about fifteen minutes; run nothing
+# beside it).
+perf: setup
+	rm -rf build/perf-times
+	$(BIN)/python -m tests.perf build/perf-times
 
 clean:
 	rm -rf $(VENV) build *.egg-info

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cbbench.errors import UserError
-from cbbench.judged import METRICS
+from cbbench.judged import EXACT, METRICS_VERSION, TIMED
 from cbbench.results import Run, write_json
 from cbbench.verdicts import middle
 
@@ -32,7 +32,8 @@ def key_of(info: dict[str, Any]) -> str:
 def arm_work(info: dict[str, Any], arm: dict[str, Any]) -> dict[str, Any]:
     """Everything that decides what is computed; no name, no path, no machine, no number of rounds."""
     model = info["model"]
-    work = {"workload": info["workload"]["digest"], "model": model["digest"], "dtype": model["dtype"], "prepared": model.get("prepared")}
+    work = {"workload": info["workload"]["digest"], "model": model["digest"], "dtype": model["dtype"]}
+    work |= {"prepared": model.get("prepared"), "metrics": METRICS_VERSION}
     return work | {name: arm.get(name) for name in ("scheduler", "attn", "kv", "max_num_seqs", "budget_tokens")}
 
 
@@ -52,8 +53,13 @@ class Baseline:
         machine: dict[str, Any] = self.runs[-1]["machine"]
         return machine
 
-    def newest(self, label: str) -> Series:
-        return _series(self.runs[-1]["arms"].get(label, {}))
+    def newest(self, label: str, machine: dict[str, Any] | None = None) -> Series:
+        """Of the newest run, on that machine where one was."""
+        mine = [run for run in self.runs if run["machine"] == machine]
+        return _series((mine or self.runs)[-1]["arms"].get(label, {}))
+
+    def knows(self, machine: dict[str, Any]) -> bool:
+        return any(run["machine"] == machine for run in self.runs)
 
     def history(self, label: str, metric: str, machine: dict[str, Any] | None) -> list[float]:
         """The medians of the runs, of one machine where it is given."""
@@ -75,11 +81,9 @@ def measured(run: Run, exact_only: bool = False) -> dict[str, Any]:
     arms: dict[str, Any] = {}
     for cell in run.cells:
         if not cell.interrupted and not cell.failed:
-            for key, metric in METRICS.items():
-                if exact_only and not metric.exact:
-                    continue
-                if cell.metrics.get(key) is not None:
-                    arms.setdefault(cell.arm, {}).setdefault(key, {})[str(cell.round)] = cell.metrics[key]
+            for metric in EXACT if exact_only else (*EXACT, *TIMED):
+                if (value := cell.metrics.get(metric.key)) is not None:
+                    arms.setdefault(cell.arm, {}).setdefault(metric.key, {})[str(cell.round)] = value
     return {"run": run.name, "created": run.info["created"], "machine": run.info["machine"], "versions": run.info["versions"], "arms": arms}
 
 
@@ -91,10 +95,11 @@ def of_run(run: Run, exact_only: bool = False) -> Baseline:
 
 def save(name: str, run: Run, reason: str, folder: Path, exact_only: bool = False) -> Path:
     """Adds the run to the baseline where it did the same work, else begins it anew. Raises UserError for a run with holes."""
-    if name != Path(name).name or not name:
+    if name in ("", ".", "..") or name != Path(name).name:
         raise UserError(f"baseline save {name!r}: should be a plain name")
     whole = {cell.arm for cell in run.cells if cell.metrics and not cell.interrupted}
-    if holes := [arm["label"] for arm in run.info["arms"] if arm["label"] not in whole] or run.problems:
+    broken = {cell.arm for cell in run.cells if cell.failed}
+    if holes := [arm["label"] for arm in run.info["arms"] if arm["label"] not in whole - broken] or run.problems:
         raise UserError(f"{run.path}: cannot become a baseline: {', '.join(map(str, holes))} not measured whole")
     path = folder / name / f"{key_of(run.info)}.json"
     fresh = of_run(run, exact_only)
@@ -118,7 +123,9 @@ def read(path: Path) -> Baseline:
         if data["schema_version"] != SCHEMA_VERSION:
             raise ValueError(f"schema version {data['schema_version']}, this reads {SCHEMA_VERSION}")
         baseline = Baseline(data["name"], path, data["saved"], data["reason"], data["arms"], data["runs"])
-        _ = baseline.age_days, baseline.machine, [baseline.newest(label) for label in baseline.arms]
+        _ = baseline.age_days, baseline.arms.items(), baseline.machine
+        for run in baseline.runs:
+            _ = run["run"], run["machine"], {label: _series(arm) for label, arm in run["arms"].items()}
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise UserError(f"{path}: no baseline that can be read ({type(error).__name__}: {error})") from error
     return baseline

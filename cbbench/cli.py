@@ -82,9 +82,9 @@ def run(
     if workload is None:
         if resume is None:
             raise UserError("run needs a workload, or --resume RUN")
-        from cbbench.resume import stored_command
+        from cbbench.resume import stored_command, without_resume
 
-        app([*stored_command(resume), "--resume", str(resume)])
+        app([*stored_command(resume), *without_resume(sys.argv[2:]), "--resume", str(resume)])  # the flag that comes later wins
         return
     from cbbench.config import Overrides, build_arms, build_peers
     from cbbench.workload import read_workload

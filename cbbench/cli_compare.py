@@ -20,6 +20,10 @@ FOLDER = Path("results/baselines")
 Folder = Annotated[Path, typer.Option("--folder", help="where baselines lie")]
 
 
+class NoBaseline(UserError):
+    """The baseline that was asked for is not there."""
+
+
 class CompareFormat(StrEnum):
     table = "table"
     markdown = "markdown"
@@ -63,7 +67,13 @@ def compare(
     for problem in (problem for run in runs for problem in run.problems):
         warn(problem)
         damaged = True
-    verdicts = worst_first(_verdicts(runs, baseline, rules, folder))
+    try:
+        verdicts = worst_first(_verdicts(runs, baseline, rules, folder))
+    except NoBaseline as error:
+        if not gates:
+            raise
+        warn(f"{error}: a gate cannot vouch without it")
+        raise typer.Exit(3) from error
     found = Comparison(runs, verdicts, gate.judge(verdicts, gates, damaged))
     write_outs(out, found)
     to_github(found)
@@ -122,23 +132,25 @@ def _stored(runs: list[Run], name: str | None, folder: Path) -> dict[str, Baseli
 
     if name is None or any(arm["label"] == name for run in runs for arm in run.info["arms"]):
         return None
-    if (Path(name) / "run.json").is_file():
+    if not _is_saved(folder, name) and (Path(name) / "run.json").is_file():
         try:
             run = read_run(Path(name))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"--baseline {name}: run.json is damaged ({error})") from error
         return {baselines.key_of(run.info): baselines.of_run(run)}
-    place = Path(name) if Path(name).is_dir() else folder / name
-    found = {name: baselines.read(Path(name))} if Path(name).is_file() else baselines.read_all(place)
-    if Path(name).is_file():
-        found = {Path(name).stem: found[name]}
+    place = folder / name if _is_saved(folder, name) else Path(name)
+    found = {place.stem: baselines.read(place)} if place.is_file() else baselines.read_all(place)
     if not found:
         arms = ", ".join(dict.fromkeys(arm["label"] for run in runs for arm in run.info["arms"]))
-        raise UserError(f"--baseline {name}: no run, no baseline in {folder}, and no arm; arms are {arms}")
+        raise NoBaseline(f"--baseline {name}: no run, no baseline in {folder}, and no arm; arms are {arms}")
     for old in found.values():
         if old.path.suffix == ".json" and old.age_days > baselines.OLD_DAYS:
             warn(f"{old.path}: saved {old.age_days:.0f} days ago")
     return found
+
+
+def _is_saved(folder: Path, name: str) -> bool:
+    return name == Path(name).name and (folder / name).is_dir()
 
 
 baseline_app = typer.Typer(no_args_is_help=True, help="What later runs are held to; moved by `save` alone.")

@@ -59,12 +59,20 @@ def _of_pair(subject: Subject, run: Run, base: list[Cell], new: list[Cell], rule
         found += [judge_exact(subject, metric, values(base, metric), values(new, metric)) for metric in exact_metrics(run.info)]
     for metric in TIMED if run.info["model"]["digest"] else []:
         found.append(judge_paired(subject, metric, values(base, metric), values(new, metric), rules.margin(metric)))
-    return _unlike_outputs([verdict for verdict in found if verdict is not None], base, new)
+    tokens = METRICS["output_tokens"]
+    judged = [verdict for verdict in found if verdict is not None] + _wrong(subject, new)
+    return _unlike_outputs(judged, values(base, tokens), values(new, tokens))
 
 
-def _unlike_outputs(verdicts: list[Verdict], base: list[Cell], new: list[Cell]) -> list[Verdict]:
+def _wrong(subject: Subject, cells: list[Cell]) -> list[Verdict]:
+    """Tokens that are not those of plain greedy generation: no speed makes up for that."""
+    worst = max((cell.metrics.get("exact_wrong") or 0 for cell in cells), default=0)
+    return [Verdict(subject, METRICS["exact_wrong"], Outcome.regressed, f"{worst} requests with wrong tokens")] if worst else []
+
+
+def _unlike_outputs(verdicts: list[Verdict], base: Values, new: Values) -> list[Verdict]:
     """Who produced other amounts of tokens did other work: its times say nothing."""
-    counts = [sorted({int(cell.metrics["output_tokens"]) for cell in cells if cell.metrics}) for cells in (base, new)]
+    counts = [sorted({n for n in tokens.values() if n is not None}) for tokens in (base, new)]
     if counts[0] == counts[1]:
         return verdicts
     why = f"{counts[1]} output tokens against {counts[0]}"
@@ -121,11 +129,11 @@ def without_baseline(run: Run, name: str) -> list[Verdict]:
 
 
 def _against_stored(subject: Subject, run: Run, baseline: Baseline, label: str, cells: list[Cell], rules: Rules) -> list[Verdict]:
-    newest = baseline.newest(label)
+    newest = baseline.newest(label, run.info["machine"])
     found: list[Verdict | None] = [
         judge_exact(subject, metric, newest.get(metric.key, {}), values(cells, metric)) for metric in exact_metrics(run.info)
     ]
-    differing = _differing(baseline.machine, run.info["machine"])
+    differing = "" if baseline.knows(run.info["machine"]) else _differing(baseline.machine, run.info["machine"])
     for metric in TIMED if run.info["model"]["digest"] else []:
         if not any(newest.get(metric.key, {}).values()):
             continue
@@ -135,13 +143,15 @@ def _against_stored(subject: Subject, run: Run, baseline: Baseline, label: str, 
             continue
         history = baseline.history(label, metric.key, None if rules.allow_machine else run.info["machine"])
         found.append(judge_history(subject, metric, history, newest[metric.key], values(cells, metric), rules.margin(metric)))
-    return _labelled([verdict for verdict in found if verdict is not None], differing)
+    judged = _labelled([verdict for verdict in found if verdict is not None], differing) + _wrong(subject, cells)
+    return _unlike_outputs(judged, newest.get("output_tokens", {}), values(cells, METRICS["output_tokens"]))
 
 
 def _labelled(verdicts: list[Verdict], differing: str) -> list[Verdict]:
     if not differing:
         return verdicts
-    return [v if v.metric.exact or v.why else replace(v, why=f"other machine: {differing}") for v in verdicts]
+    label = f"other machine: {differing}"
+    return [v if v.metric.exact or v.why == label else replace(v, why=f"{v.why}; {label}" if v.why else label) for v in verdicts]
 
 
 def _differing(before: dict[str, Any], after: dict[str, Any]) -> str:

@@ -34,7 +34,7 @@ class Effect:
 def effects(run: Run) -> list[Effect]:
     """Every step away from the first value of each axis that the run has arms for."""
     own = [arm for arm in run.info["arms"] if not arm.get("base_of") and not arm.get("peer")]
-    arms = {arm["label"]: {axis: _spelled(arm[axis]) for axis in AXES} for arm in own}
+    arms = {arm["label"]: {**{axis: _spelled(arm[axis]) for axis in AXES}, "limits": _limits(arm)} for arm in own}
     found = []
     for axis in AXES:
         names = list(dict.fromkeys(named[axis] for named in arms.values()))
@@ -44,6 +44,10 @@ def effects(run: Run) -> list[Effect]:
                 if (effect := _effect(run, axis, names[0], name, metric, pairs)) is not None:
                     found.append(effect)
     return found
+
+
+def _limits(arm: dict[str, Any]) -> str:
+    return f"{arm.get('max_num_seqs')} at once in {arm.get('memory_budget')}"
 
 
 def _spelled(chosen: dict[str, Any]) -> str:
@@ -60,6 +64,8 @@ def _pairs(arms: dict[str, dict[str, str]], axis: str, start: str, to: str) -> I
 def _effect(run: Run, axis: str, start: str, to: str, metric: str, pairs: list[tuple[str, str]]) -> Effect | None:
     values = {(cell.arm, cell.round): cell.metrics.get(metric) for cell in run.cells if cell.metrics and not cell.interrupted}
     rounds = sorted({number for _, number in values})
+    there = {label for (label, _), value in values.items() if value}
+    pairs = [pair for pair in pairs if there.issuperset(pair)]
     means = []
     for number in rounds:
         both = [(values.get((a, number)), values.get((b, number))) for a, b in pairs]

@@ -15,6 +15,7 @@ from cbbench.judged import ALIASES, METRICS
 from cbbench.verdicts import Outcome, Verdict
 
 KINDS = ("regressed", "unresolved", "missing")
+TOLD = (Outcome.same, Outcome.improved, Outcome.regressed)
 HOLES = (Outcome.missing, Outcome.failed, Outcome.not_comparable)
 
 
@@ -28,10 +29,13 @@ class Rule:
     margin: float = 0.0
     arms: str = "*"
 
+    def names(self, verdict: Verdict) -> bool:
+        """Whether it is one of this metric and these arms."""
+        return verdict.metric.key == self.metric and fnmatch(verdict.subject.arm, self.arms)
+
     def hits(self, verdict: Verdict) -> bool:
         if self.metric is not None:
-            mine = verdict.metric.key == self.metric and fnmatch(verdict.subject.arm, self.arms)
-            return mine and verdict.at(self.margin).outcome is Outcome.regressed
+            return self.names(verdict) and verdict.at(self.margin).outcome is Outcome.regressed
         if self.kind == "missing":
             return verdict.outcome in (Outcome.missing, Outcome.failed)
         return verdict.metric.gated and verdict.outcome == self.kind
@@ -45,6 +49,8 @@ class Judgement:
     hits: list[tuple[str, Verdict]]
     holes: list[Verdict]
     gated: bool
+    blind: tuple[str, ...] = ()  # rules that look at no row
+    damaged: bool = False
 
     @property
     def says(self) -> str:
@@ -53,19 +59,22 @@ class Judgement:
         if self.hits:
             return f"FAILED: {len(self.hits)} hit{'s' * (len(self.hits) != 1)}"
         if self.exit_code:
-            return "CANNOT VOUCH: " + (
-                f"{len(self.holes)} needed rows are missing or not comparable" if self.holes else "nothing was judged"
-            )
+            if self.holes:
+                return f"CANNOT VOUCH: {len(self.holes)} needed rows are missing or not comparable"
+            if self.blind:
+                return f"CANNOT VOUCH: no row for {', '.join(self.blind)}"
+            return "CANNOT VOUCH: " + ("a run or a round could not be read" if self.damaged else "no verdict was reached")
         return "passed"
 
 
 def judge(verdicts: list[Verdict], rules: list[Rule], damaged: bool = False) -> Judgement:
     """`damaged`: a run that was named could not be read."""
     hits = [(rule.text, verdict) for verdict in verdicts for rule in rules if rule.hits(verdict)]
-    metrics = {rule.metric for rule in rules if rule.metric}
-    needed = [v for v in verdicts if (v.metric.gated or v.metric.key in metrics) and v.outcome in HOLES]
-    code = 1 if hits else 3 if rules and (needed or damaged or not verdicts) else 0
-    return Judgement(code, hits, needed, bool(rules))
+    needed = [v for v in verdicts if v.outcome in HOLES and (v.metric.gated or any(rule.names(v) for rule in rules))]
+    blind = tuple(rule.text for rule in rules if rule.metric and not any(rule.names(v) for v in verdicts))
+    told = any(v.outcome in TOLD for v in verdicts)
+    code = 1 if hits else 3 if rules and (needed or blind or damaged or not told) else 0
+    return Judgement(code, hits, needed, bool(rules), blind, damaged)
 
 
 def parse_rule(text: str) -> Rule:

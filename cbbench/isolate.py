@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,13 +40,14 @@ class Revision:
     python: str = sys.executable
 
     def environment(self) -> dict[str, str]:
-        return {**os.environ, "PYTHONPATH": str(self.root)}
+        path = [str(self.root), *filter(None, [os.environ.get("PYTHONPATH")])]
+        return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1"}
 
     def check(self) -> None:
         """Raises UserError where the interpreter would not run that code."""
         code = "import cbbench; print(cbbench.__file__)"
         try:
-            found = subprocess.run([self.python, "-c", code], env=self.environment(), cwd=self.root, **CAPTURED, check=True)
+            found = subprocess.run([self.python, "-c", code], env=self.environment(), **CAPTURED, check=True)
         except (OSError, subprocess.CalledProcessError) as error:
             raise UserError(f"--against: {self.python} cannot import cbbench of {self.name}: {_last_line(error)}") from error
         if Path(found.stdout.strip()).parents[1].resolve() != self.root.resolve():
@@ -66,15 +67,17 @@ def commit_of(revision: str) -> str:
 @contextmanager
 def checked_out(commit: str, python: str | None) -> Iterator[Revision]:
     """A worktree of the commit, removed afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix="cbbench-")) / commit
-    _git("worktree", "add", "--detach", str(folder), commit, said=f"--against {commit}: cannot be checked out")
+    made = Path(tempfile.mkdtemp(prefix="cbbench-"))
+    folder = made / commit
     try:
+        _git("worktree", "add", "--detach", str(folder), commit, said=f"--against {commit}: cannot be checked out")
         revision = Revision(commit, folder, python or sys.executable)
         revision.check()
         yield revision
     finally:
-        _git("worktree", "remove", "--force", str(folder), said="")
-        shutil.rmtree(folder.parent, ignore_errors=True)
+        with suppress(UserError):
+            _git("worktree", "remove", "--force", str(folder), said="")
+        shutil.rmtree(made, ignore_errors=True)
 
 
 def _git(*words: str, said: str) -> str:

@@ -95,6 +95,7 @@ def _quiet() -> None:
 
 def relocated(name: str, old_dir: Path, new_dir: Path) -> str:
     """The same model for someone who counts relative paths from another directory."""
+    old_dir, new_dir = old_dir.resolve(), new_dir.resolve()  # `..` leads from where a link points
     prefix = RANDOM if name.startswith(RANDOM) else ""
     path, at, seed = name.removeprefix(prefix).partition("@") if prefix else (name, "", "")
     if Path(path).is_absolute() or not (old_dir / path).exists() or (SHAPES / f"{path}.json").is_file():

@@ -28,6 +28,7 @@ def summarize(steps: list[Record], requests: list[Record], cell: Record) -> Row:
         **throughput(completed),
         **latency(completed),
         **step_time(steps),
+        **roofline(steps, cell),
         **padding(steps),
         **slot_idle(steps),
         "preemptions": sum(r["num_preemptions"] or 0 for r in requests),
@@ -111,6 +112,30 @@ def step_time(steps: list[Record]) -> Row:
         "decode_step_s_p50": distribution([s["end_s"] - s["start_s"] for s in decodes])["p50"],
         "decode_host_frac": ratio(decode_s - sum(s["model_s"] for s in decodes), decode_s),
     }  # fmt: skip
+
+
+def roofline(steps: list[Record], cell: Record) -> Row:
+    """The time that the work must take on this machine over the time it took, for passes with prompts and for decodes.
+
+    A step must read every weight once and its sequences' keys and values, and multiply each token with the weights (the
+    head's only where it samples: a decode, or a prompt's end) and each query with its keys: the longer of the two counts.
+    What padding adds is not needed, so it shows as distance from the ceiling.
+    """
+    rates, cost, per_token = cell.get("rates"), cell.get("model_cost"), cell.get("bytes_per_token")
+    if not rates or not cost or not per_token:
+        return {"prefill_roofline_frac": None, "decode_roofline_frac": None}
+    needed, took = {True: 0.0, False: 0.0}, {True: 0.0, False: 0.0}
+    for s in steps:
+        tokens = sum(new for _, _, _, new in s["rows"])
+        keys = sum(start + new for _, _, start, new in s["rows"] if new)
+        products = sum(new * (start + (new + 1) / 2) for _, _, start, new in s["rows"])
+        samples = sum(new > 0 for _, _, _, new in s["rows"])
+        flop = 2 * (tokens * cost["token_weights"] + samples * cost["sample_weights"] + products * cost["attention_products"])
+        read = cost["weight_bytes"] + keys * per_token
+        decode = only_decodes(s)
+        needed[decode] += max(read / rates["bytes_per_s"], flop / rates["flop_per_s"])
+        took[decode] += s["end_s"] - s["start_s"]
+    return {"prefill_roofline_frac": ratio(needed[False], took[False]), "decode_roofline_frac": ratio(needed[True], took[True])}
 
 
 def padding(steps: list[Record]) -> Row:

@@ -29,11 +29,13 @@ class Model:
     neutralised: dict[str, Any]  # what its generation_config asked for beside greedy; used by neither side
     prepared: dict[str, int] | None = None  # what fused.py did to its linear layers; the digest is of the weights before
     spec: KVSpec = field(init=False)
+    cost: dict[str, int] | None = field(init=False)  # what a token costs, see `cost`
     digest: str = field(init=False)  # of weights and the configuration that shapes its outputs
 
     def __post_init__(self) -> None:
         self.spec = seam.probe(self.hf)
         self.digest = digest(self.hf)
+        self.cost = cost(self.hf)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -110,6 +112,26 @@ def vocabulary(config: Any, tokenizer: Any | None, eos_ids: frozenset[int]) -> V
 def _without(special: set[Any], size: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     """The ids below `size` that are not special."""
     return np.setdiff1d(np.arange(size), [i for i in special if isinstance(i, int)])
+
+
+def cost(hf: PreTrainedModel) -> dict[str, int] | None:
+    """What a forward pass must read and multiply: bytes of all weights but a lookup table, weights that every token meets
+    and those that only a sampled one does (the head), and multiplications of attention a query and key. None for
+    mixtures of experts, which read what the tokens choose."""
+    text = hf.config.get_text_config()
+    if any(getattr(text, name, None) for name in ("num_experts", "num_local_experts", "n_routed_experts")):
+        return None
+    embedding, head = hf.get_input_embeddings(), hf.get_output_embeddings()
+    if embedding is None or head is None:
+        return None
+    tied = head.weight is embedding.weight
+    total = sum(weight.numel() for weight in hf.parameters())
+    inner = total - embedding.weight.numel() - (0 if tied else head.weight.numel())
+    head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    return {
+        "weight_bytes": (inner + head.weight.numel()) * hf.dtype.itemsize, "token_weights": inner, "sample_weights": head.weight.numel(),
+        "attention_products": 2 * text.num_hidden_layers * text.num_attention_heads * head_dim,
+    }  # fmt: skip
 
 
 SHAPING = (

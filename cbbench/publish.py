@@ -42,7 +42,7 @@ def to_github(found: Comparison, environment: Mapping[str, str] = os.environ) ->
     """The summary where a step has one, and a line a finding where GitHub reads them (on stderr, as all that is no data)."""
     if path := environment.get("GITHUB_STEP_SUMMARY"):
         with Path(path).open("a", encoding="utf-8") as file:
-            file.write(cut(found))
+            file.write(cut(found, SUMMARY_BYTES - file.tell()))
     if environment.get("GITHUB_ACTIONS") == "true":
         judgement = found.judgement
         named = {id(verdict) for _, verdict in judgement.hits} | {id(v) for v in judgement.holes if judgement.exit_code == 3}
@@ -54,16 +54,16 @@ def to_github(found: Comparison, environment: Mapping[str, str] = os.environ) ->
                 print(f"::{kind} title={escaped(_title(verdict), property=True)}::{escaped(_sentence(verdict))}", file=sys.stderr)
 
 
-def cut(found: Comparison) -> str:
+def cut(found: Comparison, limit_bytes: int = SUMMARY_BYTES) -> str:
     """Markdown below GitHub's limit: the best rows go first where not all fit."""
     kept, num = len(found.verdicts), len(found.verdicts)
     while True:
-        text = verdict_report.as_markdown(replace(found, verdicts=found.verdicts[:kept]))
+        text = verdict_report.as_markdown(replace(found, verdicts=found.verdicts[:kept]), found.verdicts)
         if kept < num:
             text += f"\n{num - kept} of {num} rows are left out here, the worst are shown.\n"
-        if len(text.encode()) <= SUMMARY_BYTES or kept <= 1:
+        if len(text.encode()) <= limit_bytes or kept <= 1:
             return text
-        kept = int(kept * min(0.9, SUMMARY_BYTES / len(text.encode())))
+        kept = int(kept * min(0.9, max(limit_bytes, 1) / len(text.encode())))
 
 
 def _title(v: Verdict) -> str:

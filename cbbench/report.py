@@ -55,6 +55,7 @@ TABLES: dict[str, list[Column]] = {
         Column("output_tok_per_s", "output tok/s"), Column("vs_first", "vs first", times), Column("total_tok_per_s", "total tok/s"),
         Column("duration_s", "duration", seconds), Column("steps", "steps"),
         Column("decode_step_s_p50", "decode step p50", seconds), Column("decode_host_frac", "host share", percent),
+        Column("prefill_roofline_frac", "prefill roofline", percent), Column("decode_roofline_frac", "decode roofline", percent),
     ],
     "Latency": [
         Column("ttft_s_p50", "TTFT p50", seconds), Column("ttft_s_p90", "TTFT p90", seconds),
@@ -216,7 +217,8 @@ def as_plain(grid: Grid) -> str:
 def as_markdown(title: str, grids: list[Grid]) -> str:
     parts = [f"## {title}\n"] if title else []
     for grid in grids:
-        frame = pd.DataFrame(grid.lines, columns=range(len(grid.headers)))
+        lines = [[cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in grid.lines]
+        frame = pd.DataFrame(lines, columns=range(len(grid.headers)))
         num_text = grid.num_text
         align = ["left"] * num_text + ["right"] * (len(grid.headers) - num_text)
         table = frame.to_markdown(index=False, headers=grid.headers, colalign=align, disable_numparse=True)

@@ -43,13 +43,13 @@ class RunDir:
     def write_run(self, data: dict[str, Any]) -> None:
         write_json(self.path / "run.json", {"schema_version": SCHEMA_VERSION, **data})
 
-    def has(self, arm: str, round_number: int) -> bool:
-        """Whether the cell ran to its end; one that failed or was interrupted did not."""
+    def whole(self, arm: str, round_number: int) -> Cell | None:
+        """The cell, where it ran to its end; one that failed or was interrupted did not."""
         try:
             cell = read_cell(self.path / arm / str(round_number))
         except (OSError, ValueError, KeyError, TypeError):
-            return False
-        return not cell.interrupted and cell.failed is None
+            return None
+        return None if cell.interrupted or cell.failed is not None else cell
 
     @contextmanager
     def making(self, arm: str, round_number: int) -> Iterator[Path]:
@@ -115,7 +115,7 @@ def find_runs(path: Path) -> Iterator[Path]:
     if (path / "run.json").is_file():
         yield path
         return
-    yield from sorted(found.parent for found in path.glob("**/run.json") if "baselines" not in found.parts)
+    yield from sorted(found.parent for found in path.glob("**/run.json") if "baselines" not in found.relative_to(path).parts)
 
 
 def read_run(path: Path) -> Run:
@@ -144,7 +144,8 @@ def read_cell(folder: Path) -> Cell:
     data = json.loads((folder / "cell.json").read_text())
     cell = Cell(data["arm"], data["round"], failed=data.get("failed"), interrupted=data.get("interrupted", False))
     sizes = [(folder / f"{name}.jsonl").stat().st_size for name in RECORDS]
-    if sizes == [data.get(f"{name}_bytes") for name in RECORDS] and data.get("metrics_version", METRICS_VERSION) == METRICS_VERSION:
+    is_known = cell.failed is not None or (data.get("metrics_version") == METRICS_VERSION and "metrics" in data)
+    if is_known and sizes == [data.get(f"{name}_bytes") for name in RECORDS]:
         cell.metrics = data.get("metrics", {})
         return cell
     steps, requests = (_read_lines(folder, name, data[f"num_{name}"]) for name in RECORDS)

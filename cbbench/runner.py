@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from cbbench import machine
+from cbbench import machine, rates
 from cbbench.attention.base import Attention
 from cbbench.clock import RealClock, VirtualClock
 from cbbench.config import Arm, PeerArm
@@ -91,7 +91,9 @@ class Runner:
         try:
             for round_number in range(1, self.job.rounds + 1):
                 for arm in order([*self.job.arms, *self.job.peers], round_number):
-                    if not run_dir.has(arm.label, round_number):
+                    if (kept := run_dir.whole(arm.label, round_number)) is not None:
+                        self._count({"metrics": kept.metrics}, outcome)
+                    else:
                         self._run_cell(arm, round_number, run_dir, outcome)
             run_dir.write_run({**info, "finished": True})
         except KeyboardInterrupt:
@@ -132,6 +134,8 @@ class LocalCells:
 
     def run(self, arm: Arm, folder: Path) -> dict[str, Any]:
         cell: dict[str, Any] = {"bytes_per_token": self.prepared.spec.bytes_per_token}
+        if self.model is not None:
+            cell |= {"model_cost": self.model.cost, "rates": rates.stored(machine.fingerprint(self.job.device, self.job.num_threads))}
         record = self.measure(arm, cell)
         cell["interrupted"] = record.interrupted
         return write_records(folder, cell, record.step_lines(), judged(self.prepared, record.request_lines(), self.progress))

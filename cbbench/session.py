@@ -44,6 +44,9 @@ def calibrate(job: Job, out: Path) -> int:
     screen.say(f"saved in {path}")
     alarms = [v for v in found if v.metric.gated and v.outcome in (Finding.regressed, Finding.improved)]
     for verdict in alarms:
+        if verdict.metric.exact:
+            screen.say(f"a difference that is none: {verdict.metric.title} {verdict.why}: this count is not the same each time")
+            continue
         screen.say(f"a difference that is none: {verdict.metric.title} {change_text(verdict.ratio())}: this machine is not fit to gate it")
     return outcome.exit_code or (1 if alarms else 0)
 
@@ -69,14 +72,15 @@ def carry_out(job: Job, out: Path, resume: Path | None, screen: Screen) -> tuple
     prepared = prepare(job, screen.say)
     info = prepared.describe()
     if resume is not None:
-        check_same(resume, info)
+        before = check_same(resume, info)
+        info |= {key: before[key] for key in ("command", "created") if key in before}
     path = resume or new_run_path(out, job.workload.name)
-    try:
-        run_dir = RunDir(path, resume is not None)
-    except OSError as error:
-        raise UserError(f"--out {out}: cannot be written: {error.strerror}") from error
     num_tokens = sum(request.max_new_tokens for request in prepared.requests)
     with screen, _cells(prepared, screen) as cells:
+        try:
+            run_dir = RunDir(path, resume is not None)
+        except OSError as error:
+            raise UserError(f"--out {out}: cannot be written: {error.strerror}") from error
         return Runner(job, cells, screen, num_tokens).run(run_dir, info), path
 
 

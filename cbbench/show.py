@@ -110,6 +110,8 @@ def print_grid(grid: report.Grid, markdown: bool = False) -> None:
     console = stdout()
     if markdown:
         print("\n" + report.as_markdown("", [grid]))
+    elif not grid.headers:  # such a table would not show its note
+        print(f"\n{grid.title}\n\n{grid.note}")
     elif len(grid.lines) > LONG_TABLE:
         print("\n" + report.as_plain(grid))
     else:
@@ -228,12 +230,17 @@ def print_doctor() -> None:
     import psutil
     import torch
 
-    from cbbench import gguf, machine, plugins
+    from cbbench import gguf, machine, plugins, rates
     from cbbench.config import why_not
     from cbbench.machine import choose_device, default_threads
 
     device = choose_device("auto")
     rows: list[tuple[str, Any]] = [(name, fact or "none") for name, fact in machine.fingerprint(device, default_threads()).items()]
+    measured = rates.measure(machine.fingerprint(device, default_threads()), device)
+    rows += [
+        ("read bandwidth", f"{measured['bytes_per_s'] / 1e9:.1f} GB/s"),
+        ("matrix rate", f"{measured['flop_per_s'] / 1e9:.0f} GFLOP/s"),
+    ]
     rows += [("memory available", report.size(psutil.virtual_memory().available)), ("device", device)]
     rows += [(name, found or "not installed") for name, found in machine.versions().items()]
     rows += [("CUDA", torch.version.cuda or "not in this torch"), ("cache", gguf.cache_dir())]

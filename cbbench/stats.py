@@ -62,8 +62,8 @@ def rounds_needed(shift: Shift, margin: float) -> int | None:
     """Rounds after which the interval should be no wider than the margin, even ones so that mirrored orders cancel."""
     if shift.half_width is None or margin <= 0:
         return None
-    needed = math.ceil(shift.num * (shift.half_width / margin) ** 2)
-    return max(MIN_ROUNDS, shift.num + 2, needed + needed % 2)
+    needed = max(MIN_ROUNDS, shift.num + 1, math.ceil(shift.num * (shift.half_width / margin) ** 2))
+    return needed + needed % 2
 
 
 def prediction_interval(history: Sequence[float], level: float = LEVEL) -> tuple[float, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from cbbench.results import Run
 from cbbench.verdicts import Outcome, Subject, Verdict, middle
 
 SCHEMA_VERSION = 1
+NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ def change_text(ratio: float | None) -> str:
     return "-" if ratio is None else f"{100 * (ratio - 1):+.1f} %"
 
 
-def as_grid(verdicts: list[Verdict], judgement: Judgement) -> Grid:
+def as_grid(verdicts: list[Verdict], judgement: Judgement, counted: list[Verdict] | None = None) -> Grid:
     """A row a verdict; the counts of an arm that did not change share one. What is the same in every row stands below."""
     lines = [_line(v) for v in verdicts if not _is_quiet(v)]
     quiet = Counter(v.subject for v in verdicts if _is_quiet(v))
@@ -61,7 +63,7 @@ def as_grid(verdicts: list[Verdict], judgement: Judgement) -> Grid:
         lines.append([*what, *["-"] * 5, str(Outcome.same), ""])
     constant = [i for i, header in enumerate(HEADERS) if header in ("workload", "run", "base") and len({line[i] for line in lines}) == 1]
     kept = [i for i in range(len(HEADERS)) if i not in constant and any(line[i] not in ("", "-") for line in lines)]
-    said = [f"{HEADERS[i]} {lines[0][i]}" for i in constant] + footer(verdicts, judgement)
+    said = [f"{HEADERS[i]} {lines[0][i]}" for i in constant] + footer(counted or verdicts, judgement)
     num_text = sum(i < HEADERS.index("base value") for i in kept)
     return Grid("Verdicts", [HEADERS[i] for i in kept], [[line[i] for i in kept] for line in lines], "\n".join(said), num_text, turns=False)
 
@@ -129,8 +131,9 @@ def _row(v: Verdict) -> dict[str, Any]:
 
 def as_frame(found: Comparison) -> pd.DataFrame:
     """Tidy: a row a run, arm, round and metric, with the verdict on that arm and metric where there is one."""
-    measured = report.as_frame(found.runs)
     names = ["run", "workload", "workload_digest", "arm", "round", "failed", "interrupted"]
+    measured = report.as_frame(found.runs)
+    measured = measured.reindex(columns=[*names, *(key for key in measured.columns if key not in names)])
     tidy = measured.melt(id_vars=names, var_name="metric", value_name="value")
     tidy = tidy[tidy["value"].notna() | tidy["failed"].notna()]
     kept = ("run", "workload", "arm", "metric", "base", "base_value", "outcome", "why", "ratio", "ratio_low", "ratio_high", "margin")
@@ -141,12 +144,14 @@ def as_frame(found: Comparison) -> pd.DataFrame:
 def as_junit(found: Comparison) -> str:
     """A test case an arm and metric: failure is regressed or a hit, error missing or failed, skipped what has no answer."""
     verdicts, hit = found.verdicts, {id(v) for _, v in found.judgement.hits}
+    several = len({v.subject.run for v in verdicts}) > 1
     suite = ElementTree.Element("testsuite", name="cbbench compare")
     counts = Counter(_junit_kind(v, id(v) in hit) for v in verdicts)
     for name, kind in (("tests", None), ("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         suite.set(name, str(len(verdicts) if kind is None else counts[kind]))
     for v in verdicts:
-        names = {"classname": f"{v.subject.workload}.{v.subject.arm}", "name": v.metric.key, "time": "0"}
+        where = f"{v.subject.run}." if several else ""
+        names = {"classname": f"{where}{v.subject.workload}.{v.subject.arm}", "name": v.metric.key, "time": "0"}
         case = ElementTree.SubElement(suite, "testcase", names)
         said = f"{v.outcome}: {value_text(v, middle(v.base_values))} -> {value_text(v, middle(v.values))}"
         said += f" ({change_text(v.ratio())})" if v.shift else ""
@@ -156,6 +161,9 @@ def as_junit(found: Comparison) -> str:
                 case, kind, {"message": said} if kind == "skipped" else {"message": said, "type": str(v.outcome)}
             )
             element.text = said
+    for element in suite.iter():
+        element.attrib = {key: NO_XML.sub("\ufffd", value) for key, value in element.attrib.items()}
+        element.text = NO_XML.sub("\ufffd", element.text) if element.text else element.text
     whole = ElementTree.Element("testsuites")
     whole.append(suite)
     ElementTree.indent(whole)
@@ -170,5 +178,5 @@ def _junit_kind(v: Verdict, is_hit: bool) -> str:
     return "skipped" if v.outcome in (Outcome.unresolved, Outcome.not_comparable) else ""
 
 
-def as_markdown(found: Comparison) -> str:
-    return report.as_markdown("Comparison", [as_grid(found.verdicts, found.judgement)])
+def as_markdown(found: Comparison, counted: list[Verdict] | None = None) -> str:
+    return report.as_markdown("Comparison", [as_grid(found.verdicts, found.judgement, counted)])

@@ -82,10 +82,12 @@ def judge_paired(subject: Subject, metric: Metric, base: Values, new: Values, ma
     if (lacking := _lacking(verdict)) is not None:
         return lacking if middle(base) is not None or middle(new) is not None else None
     pairs = [(base[r], new[r]) for r in sorted(base.keys() & new.keys()) if _positive(base[r]) and _positive(new[r])]
+    if not pairs and not any([*base.values(), *new.values()]):
+        return None  # zero on both sides: nothing was measured
     if not pairs:
         return replace(verdict, outcome=Outcome.not_comparable, why="no round has a positive value on both sides")
     sign = -1.0 if metric.higher_is_better else 1.0
-    verdict = replace(verdict, shift=hodges_lehmann([sign * math.log(b / a) for a, b in pairs]))
+    verdict = replace(verdict, shift=hodges_lehmann([sign * (math.log(b) - math.log(a)) for a, b in pairs]))
     return by_margin(verdict)
 
 
@@ -106,7 +108,8 @@ def by_margin(verdict: Verdict) -> Verdict:
     if better < shift.low and shift.high < worse:
         return replace(verdict, outcome=Outcome.same, why=None, rounds_needed=None)
     needed = rounds_needed(shift, worse)
-    return replace(verdict, outcome=Outcome.unresolved, why=f"about {needed} rounds would tell", rounds_needed=needed)
+    why = f"about {needed} rounds would tell" if needed else "no number of rounds shows no change at all"
+    return replace(verdict, outcome=Outcome.unresolved, why=why, rounds_needed=needed)
 
 
 def judge_exact(subject: Subject, metric: Metric, base: Values, new: Values) -> Verdict | None:
@@ -124,7 +127,7 @@ def judge_exact(subject: Subject, metric: Metric, base: Values, new: Values) -> 
     if isinstance(a, str) or isinstance(b, str):
         return replace(verdict, outcome=Outcome.regressed, why="other tokens")
     worse = (b < a) == metric.higher_is_better
-    return replace(verdict, outcome=Outcome.regressed if worse else Outcome.improved, why=f"{b - a:+g}")
+    return replace(verdict, outcome=Outcome.regressed if worse else Outcome.improved, why=f"{b - a:+,}")
 
 
 def judge_history(subject: Subject, metric: Metric, history: list[float], base: Values, new: Values, margin: float) -> Verdict | None:
@@ -144,7 +147,7 @@ def judge_history(subject: Subject, metric: Metric, history: list[float], base: 
     now, center = sign * math.log(middle(new)), float(np.mean(logs))
     shift = Shift(now - center, now - high, now - low, len(history))
     judged = by_margin(replace(verdict, shift=shift))
-    return replace(judged, why="runs differ too much" if judged.rounds_needed else judged.why, rounds_needed=None)
+    return replace(judged, why="runs differ too much" if judged.outcome is Outcome.unresolved else judged.why, rounds_needed=None)
 
 
 def _positive(value: Any) -> bool:

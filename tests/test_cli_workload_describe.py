@@ -158,8 +158,6 @@ def test_the_text_says_what_json_says_in_words_and_draws_it(shown: list[str], tm
 
 
 def test_the_text_fits_80_columns(shown: list[str]) -> None:
-    # FAULT accounts.py description_pairs(): "  at most  16.8 MiB longest request, 102.0 MiB longest 8, 197.4 MiB all at
-    # once" has 88 to 91 columns on the shipped workloads. Fix: three lines ("longest request", "longest 8", "all at once").
     assert [line for line in shown if len(line) > 80] == []
 
 
@@ -173,11 +171,8 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "no such workload": (["gone.yaml"], "gone.yaml: cannot be read"),
     "no such model": (["w.yaml", "--model", "random:gone.json"], "model random:gone.json: no file"),
     "no budget": (["w.yaml", "--model", "random:qwen3-0.6b", "--memory-budget", "much"], "--memory-budget: should be an amount of memory"),
-    # FAULT cli_workload.py _described(): with `--model none` the budget is dropped, even one in tokens or nonsense.
-    # Fix: refuse --memory-budget where no model is described, or answer budgets in tokens.
     "a budget without a model": (["w.yaml", "--model", "none", "--memory-budget", "much"], "--memory-budget"),
     "text without a tokenizer": (["text.yaml", "--model", "random:qwen3-0.6b"], NO_TOKENIZER),
-    # FAULT cli_workload.py _requests(): asks the hub for a model called "none". Fix: no vocabulary where name == "none".
     "text without a model": (["text.yaml", "--model", "none"], NO_TOKENIZER),
 }
 

@@ -170,7 +170,7 @@ def test_importing_over_a_workload_keeps_what_is_not_imported_and_all_comments()
     ("words", "arrivals", "times"),
     [
         (["--arrivals", "constant", "--rate", "2"], {"constant": {"rate_per_s": 2.0}}, [0, 0.5, 1, 1.5]),
-        (["--arrivals", "offline"], "offline", [0, 0, 0, 0]),  # FAULT: KeyError 'rate' in accounts.import_pairs
+        (["--arrivals", "offline"], "offline", [0, 0, 0, 0]),
         (["--arrivals", "recorded", "--gap-cap", "1"], "recorded", [0, 1, 2, 3]),
         (["--arrivals", "closed"], "closed", [0, 1, 3, 4]),
         (["--rate", "4"], "recorded", [0, 0.25, 0.75, 1]),
@@ -190,7 +190,6 @@ def test_a_gamma_process_has_the_rate_the_cv_and_the_seed_that_were_asked_for() 
 
 @pytest.mark.usefixtures("folder")
 def test_an_imported_workload_of_one_row_and_of_equal_times_has_an_account_too() -> None:
-    """FAULT: KeyError 'rate' in accounts.import_pairs, when what is kept has no rate any more."""
     assert "rate" in account(imported("a.csv", "--max-tokens", "16"))
     assert account(imported("a.csv", "--max-rows", "1"))["kept"] == "1"
 

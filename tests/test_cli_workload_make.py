@@ -184,7 +184,6 @@ def test_what_cannot_be_made_is_one_line_and_nothing_is_written(
 
 
 def test_like_a_workload_of_empty_prompts_is_one_line(tmp_path: Path) -> None:
-    # FAULT maker.py _lengths(): draws from no pairs: numpy's ValueError comes out. Fix: UserError where `pairs` is empty.
     like = write_workload(tmp_path, lines=[{"id": "a", "prompt_ids": [], "max_new_tokens": 1}])
     assert str(like) in command("workload", "make", "-n", "4", "-o", tmp_path / "m.yaml", "--like", like).mistake
 

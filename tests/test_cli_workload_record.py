@@ -139,8 +139,6 @@ def test_a_workload_recorded_in_place_keeps_all_it_said_and_runs_exact(tmp_path:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_workload_is_recorded_on_its_own_model_in_its_own_dtype(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
-    # FAULT cli_workload.py record(): `model or EMBEDDED` and `dtype or float32` ignore what a .yaml source says, so its
-    # references do not apply when it is run. Fix: for a .yaml take its own model (relative to its folder) and dtype.
     monkeypatch.setattr(cbbench.cli_workload, "EMBEDDED", "no-such-model")
     write_config(tmp_path)
     write_lines(tmp_path / "lines.jsonl", SOURCE[:1])
@@ -153,8 +151,6 @@ def test_a_workload_is_recorded_on_its_own_model_in_its_own_dtype(tmp_path: Path
 
 
 def test_a_workload_recorded_on_another_model_names_that_one_and_runs_exact(tmp_path: Path) -> None:
-    # FAULT recorder.py record(): `model` (and dtype) stand only in the head of a new file; an old YAML keeps its own, or
-    # the default, and a run says that the references do not apply. Fix: put model and dtype into `blocks`.
     write_lines(tmp_path / "lines.jsonl", SOURCE[:1])
     (tmp_path / "w.yaml").write_text("requests: lines.jsonl\nmodel: random:other.json\n")
     write_config(tmp_path, "other")
@@ -179,8 +175,6 @@ LISTS = {
 @pytest.mark.parametrize("to", ["w.yaml", "other.yaml"])
 @pytest.mark.parametrize("way", LISTS)
 def test_requests_in_the_yaml_move_to_the_jsonl_however_they_were_written(tmp_path: Path, way: str, to: str) -> None:
-    # FAULT writing.py update_yaml(): for another target the source's text goes through with_block() unchecked: of a file
-    # that is one flow mapping all other keys are lost. Fix: the check of with_blocks() there too, or dump such a file anew.
     text = LISTS[way] + ("" if way == "all in one" else "# the end\ndescription: mine\n")
     (tmp_path / "w.yaml").write_text(text, encoding="utf-8")
     ended = record(tmp_path / "w.yaml", "-o", tmp_path / to, "--model", write_config(tmp_path))

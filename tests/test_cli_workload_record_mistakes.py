@@ -70,7 +70,6 @@ def test_a_text_needs_a_tokenizer_and_messages_a_template(tmp_path: Path, plain:
 
 
 def test_messages_that_the_template_cannot_read_are_named(tmp_path: Path) -> None:
-    # FAULT rows.py as_text(): a template's message of two lines is two lines. Fix: {" ".join(str(error).split())}.
     strict = chatty(tmp_path / "hub", "{% if messages[0].role != 'user' %}{{ raise_exception('starts with\nuser') }}{% endif %}")
     words = ("-o", tmp_path / "w.yaml", "--model", strict, *FIVE)
     talk = [{"messages": [{"role": "system", "content": "w3"}]}]
@@ -79,14 +78,10 @@ def test_messages_that_the_template_cannot_read_are_named(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("words", [("--chat",), FIVE])
 def test_a_flag_that_a_workload_does_not_follow_is_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
-    # FAULT sources.py read_source(): for a .yaml `chat` and `max_new_tokens` are dropped in silence: --chat records the
-    # prompts without their template. Fix: refuse them there ("a .yaml says its own lengths; --chat is for ...").
     text = "requests: [{id: a, prompt_ids: [1], max_new_tokens: 1}]\n"
     assert words[0] in mistake(tmp_path, "w.yaml", text, "--model", write_config(tmp_path), *words)
 
 
 def test_a_server_model_without_a_server_is_refused(tmp_path: Path) -> None:
-    # FAULT cli_workload.py record(): --server-model without --from-server is dropped in silence, and the embedded model
-    # is recorded instead. Fix: raise UserError("--server-model goes with --from-server URL").
     words = ("-o", tmp_path / "w.yaml", "--model", write_config(tmp_path), "--server-model", "x")
     assert "--server-model" in mistake(tmp_path, "p.json", [{"prompt_ids": [7], "max_new_tokens": 1}], *words)

@@ -181,7 +181,5 @@ def test_all_end_and_none_starts_before_the_one_before_has_ended_and_the_time_ha
 
 
 def test_a_turn_counts_from_the_last_token_on_a_clock_that_moves_between_two_looks_too() -> None:
-    # FAULT engine.py run(): `self.due.ended(sequence, self.mark_s)` is later than the stamp of the last token by the
-    # engine's own bookkeeping. Fix: `self.due.ended(sequence, sequence.token_times_s[-1])`.
     engine = play(turns("a:3/2@0 b:4/1>a+0.5"), clock=TickClock())
     assert due(engine)["b"] == token_times(engine)["a"][-1] + 0.5

@@ -57,15 +57,11 @@ def test_the_digest_tells_closed_from_recorded_only_where_somebody_comes_after_a
 
 
 def test_the_digest_of_a_closed_loop_ignores_names_and_times_that_do_not_count(tmp_path: Path) -> None:
-    # FAULT workload.py digest(): hashes `after` by its name and the recorded time of a turn that comes after another.
-    # Fix: the index of the request it comes after, and no arrival_s beside it.
     same = [SESSION[0] | {"id": "first"}, SESSION[1] | {"after": "first", "arrival_s": 77}]
     assert digest_of(tmp_path, "closed", SESSION) == digest_of(tmp_path, "closed", same)
 
 
 def test_a_warm_up_does_not_think(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # FAULT runner.py _warmup_requests(): keeps `after`, so every warm-up waits for all think times on the real clock.
-    # Fix: replace(r, arrival_s=0.0, after=None, max_new_tokens=...).
     waits: list[float] = []
 
     class Skipping(RealClock):

@@ -94,7 +94,7 @@ def test_an_output_scale_is_the_outputs_own_factor() -> None:
 
 
 def test_an_output_scale_counts_before_the_factor_of_scale_is_chosen_without_blocks_too() -> None:
-    """With blocks it does (above). FAULT in fitting.fit: the factor comes from unscaled outputs, prompts shrink for nothing."""
+    """With blocks it does (above)."""
     fitted = fit(rows((60, 1000)), None, Fit(100, Policy.scale, output_scale=0.01))
     assert lengths(fitted) == [(60, 10)]
 

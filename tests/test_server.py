@@ -127,8 +127,6 @@ def test_the_model_and_the_key_are_the_users(fake: Fake, tmp_path: Path, monkeyp
 
 
 def test_hashed_prompts_are_sent_as_ids_and_stay_hashed(fake: Fake, tmp_path: Path) -> None:
-    # FAULT server.py _as_answered(): dataclasses.replace() validates again, and `blocks` is by now an array, no list:
-    # a traceback after every answer was paid for. Fix: set the fields on the row (it is not frozen), or copy.copy it.
     hashed = [{"id": "a", "prompt_tokens": 24, "blocks": [1, 2], "max_new_tokens": 5}, {"id": "b", "prompt_tokens": 9, "max_new_tokens": 4}]
     write_lines(tmp_path / "w.jsonl", hashed)
     (tmp_path / "w.yaml").write_text("# mine\nrequests: w.jsonl\nprompts: {block_tokens: 16, seed: 2}\n")
@@ -182,8 +180,6 @@ def test_answers_of_another_model_or_to_another_question_are_asked_for_again(fak
 
 
 def test_a_text_that_ends_in_half_a_character_is_kept(fake: Fake, tmp_path: Path) -> None:
-    # FAULT writing.py as_line(): a lone surrogate (half an emoji, where max_tokens cut it) is no UTF-8: a traceback after
-    # all answers were paid for. Fix: json.dumps with ensure_ascii where the line cannot be encoded.
     fake.answer = lambda path, body: completion(path, body) | {"choices": [{"text": "so \ud83d"}]}
     assert record(fake, tmp_path, rows=ROWS[:1]).code == 0
     assert written(tmp_path)[0]["meta"]["server"]["text"] == "so \ud83d"

@@ -34,8 +34,6 @@ def test_a_text_file_is_a_prompt_a_line_and_its_number_the_id(tmp_path: Path) ->
 
 
 def test_a_line_of_a_text_file_ends_at_a_newline_and_nowhere_else(tmp_path: Path) -> None:
-    # FAULT sources.py _read(): read_text() makes a carriage return inside a line a newline, so one prompt becomes two and
-    # every later id moves (.jsonl keeps them). Fix: path.read_bytes().decode("utf-8-sig").
     assert prompts(read(tmp_path / "p.txt", "a\rb\nc")) == {"line-1": "a\rb", "line-2": "c"}
 
 
@@ -132,8 +130,6 @@ def test_what_is_no_source_is_refused_with_its_place(tmp_path: Path, name: str, 
 
 
 def test_a_key_given_twice_is_refused_in_json_as_in_json_lines(tmp_path: Path) -> None:
-    # FAULT sources.py _document(): json.loads takes the last of two equal keys in silence; .jsonl and .yaml refuse them.
-    # Fix: decode with jsonl.py's decoder (object_pairs_hook=_no_twins).
     twice = '{"prompt": "a", "prompt": "b"}'
     assert "given twice" in refusal(lambda: read(tmp_path / "p.jsonl", twice))
     assert "given twice" in refusal(lambda: read(tmp_path / "p.json", f"[{twice}]"))

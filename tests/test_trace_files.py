@@ -68,7 +68,6 @@ def test_a_folder_is_its_files_of_that_format_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("other", ["folder/a.csv", "a.csv.gz", "a.txt"])
 def test_files_of_one_name_give_no_two_rows_one_id(tmp_path: Path, other: str) -> None:
-    """FAULT in trace._rows for a/a.csv and b/a.csv, and for rows that stand in one line: the workload cannot be read back."""
     (tmp_path / "folder").mkdir()
     text = azure(*ROWS).encode()
     two = write(tmp_path / other, gzip.compress(text) if other.endswith("gz") else text)
@@ -77,7 +76,6 @@ def test_files_of_one_name_give_no_two_rows_one_id(tmp_path: Path, other: str) -
 
 
 def test_files_of_one_name_share_no_blocks(tmp_path: Path) -> None:
-    """FAULT in trace._rows: both are scope `m`, so their equal ids become equal tokens, or rows of one are malformed by the other."""
     (tmp_path / "folder").mkdir()
     two = write(tmp_path / "folder" / "m.jsonl", moon({"hash_ids": [7, 0]}))
     found = read(write(tmp_path / "m.jsonl", moon({})), two)
@@ -85,7 +83,6 @@ def test_files_of_one_name_share_no_blocks(tmp_path: Path) -> None:
 
 
 def test_turns_of_one_line_get_ids_of_their_own(tmp_path: Path) -> None:
-    """FAULT in trace._rows: each turn is called by its line."""
     turns = {"prompt_0": "a", "output_tokens_count_0": 4, "prompt_1": "b", "output_tokens_count_1": 4}
     path = write(tmp_path / "turns.jsonl", json.dumps(turns))
     asked = Texts(lambda: Vocabulary(lambda text: list(map(ord, text))), PromptRecipe())
@@ -102,10 +99,10 @@ def test_turns_of_one_line_get_ids_of_their_own(tmp_path: Path) -> None:
         ("e.csv", "", "azure", "the header lacks TIMESTAMP, ContextTokens, GeneratedTokens; it has nothing"),
         ("e.csv", "TIMESTAMP,x\n", "azure", "the header lacks ContextTokens, GeneratedTokens; it has TIMESTAMP, x"),
         ("e.csv.gz", "text", "azure", "cannot be read: Not a gzipped file"),
-        ("e.csv.gz", "text", "auto", "cannot be read: Not a gzipped file"),  # FAULT: trace._head lets the OSError through
+        ("e.csv.gz", "text", "auto", "cannot be read: Not a gzipped file"),
         ("e.csv.gz", CUT, "azure", "cannot be read: Compressed file ended"),
-        ("e.csv.gz", CUT, "auto", "cannot be read: Compressed file ended"),  # FAULT: EOFError
-        ("e.csv.gz", BROKEN, "azure", "cannot be read: "),  # FAULT: zlib.error is no OSError
+        ("e.csv.gz", CUT, "auto", "cannot be read: Compressed file ended"),
+        ("e.csv.gz", BROKEN, "azure", "cannot be read: "),
     ],
     ids=[
         "empty",

@@ -1,0 +1,59 @@
+"""What this machine can do at most: read bandwidth and matrix rate, measured once and kept with its fingerprint.
+
+The ceiling beside the number: `roofline_frac` of a step is the time that its weights, keys and values and its products
+must take at these rates, over the time it took (Williams, Waterman and Patterson, 2009).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from cbbench.clock import RealClock
+
+ROUNDS = 7
+
+
+def _place(fingerprint: dict[str, Any]) -> Path:
+    from cbbench.gguf import cache_dir
+
+    name = hashlib.sha256(json.dumps(fingerprint, sort_keys=True).encode()).hexdigest()[:16]
+    return cache_dir() / "machines" / f"{name}.json"
+
+
+def stored(fingerprint: dict[str, Any]) -> dict[str, float] | None:
+    """What `cbbench doctor` measured on this machine with this many threads; None where it has not."""
+    try:
+        rates = json.loads(_place(fingerprint).read_text())
+        return {"bytes_per_s": float(rates["bytes_per_s"]), "flop_per_s": float(rates["flop_per_s"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def measure(fingerprint: dict[str, Any], device: str) -> dict[str, float]:
+    """The best of a few: reading 512 MiB, and a square product of 2,048, in float32 on a CPU and bfloat16 elsewhere."""
+    import torch
+
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    big = torch.ones(1 << 27, dtype=torch.float32, device=device)
+    square = torch.randn(2048, 2048, device=device).to(dtype)
+
+    def best(work: Any) -> float:
+        times = []
+        for _ in range(ROUNDS):
+            clock = RealClock()
+            work()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            times.append(clock.now())
+        return min(times[1:])
+
+    rates = {"bytes_per_s": big.nbytes / best(big.sum), "flop_per_s": 2 * 2048**3 / best(lambda: square @ square)}
+    place = _place(fingerprint)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    half = place.with_suffix(".half")
+    half.write_text(json.dumps(rates))
+    half.replace(place)
+    return rates

@@ -1,0 +1,90 @@
+"""`make perf`: arms and peers side by side, ratios within one run, written to docs/performance.md. Run nothing beside it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cbbench import machine, rates, report
+from cbbench.config import Overrides, build_arms, build_peers
+from cbbench.job import Job
+from cbbench.machine import default_threads
+from cbbench.results import Run, read_run
+from cbbench.session import carry_out
+from cbbench.show import Screen
+from cbbench.workload import read_workload
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "performance.md"
+ROUNDS = 3
+PAGED = "continuous+varlen+paged"
+RUNS: list[tuple[str, list[str], str | None, list[str]]] = [  # workload, arms, peers, --set
+    ("mixed", [PAGED, "static+padded+cat", "static+padded+preallocated"], "hf-generate,hf-continuous", []),
+    ("skewed", [PAGED, "static+varlen+paged"], None, []),
+    ("skewed", [PAGED, "continuous+serial+paged", "continuous+padded+paged"], None, ["max_num_seqs=16"]),
+    ("long-prompt", ["continuous+varlen+paged", "chunked+varlen+paged"], None, []),
+]
+
+
+def measured(name: str, arms: list[str], peers: str | None, sets: list[str], out: Path, prepare: bool = True) -> Run:
+    workload = read_workload(ROOT / "workloads" / f"{name}.yaml")
+    built = build_arms(workload, Overrides(arms=arms, sets=sets))
+    job = Job(workload, built, workload.file.model, "float32", "cpu", default_threads(), ROUNDS, warmup=1, model_dir=ROOT / "workloads")
+    job = replace(job, peers=tuple(build_peers(peers, [], built[0].max_num_seqs)), prepare=prepare)
+    outcome, path = carry_out(job, out, None, Screen())
+    assert outcome.exit_code == 0, f"{path}: exit code {outcome.exit_code}"
+    return read_run(path)
+
+
+def value(run: Run, arm: str, key: str) -> float:
+    found: dict[str, Any] = report.medians([cell for cell in run.cells if cell.arm == arm])
+    return float(found[key])
+
+
+def ratio(run: Run, key: str, arm: str, base: str) -> float:
+    return value(run, arm, key) / value(run, base, key)
+
+
+def figures(runs: list[Run], plain: Run) -> list[tuple[str, str, float]]:
+    """What was asked, and what came out."""
+    mixed, skewed, sixteen, long = runs
+    speed, gap = "output_tok_per_s", "itl_s_max"
+    return [
+        (f"mixed: {PAGED} / hf-generate", ">= 4", ratio(mixed, speed, PAGED, "hf-generate")),
+        (f"mixed: {PAGED} / hf-continuous", ">= 1.5", ratio(mixed, speed, PAGED, "hf-continuous")),
+        ("mixed: static+padded+cat / hf-generate", ">= 1", ratio(mixed, speed, "static+padded+cat", "hf-generate")),
+        (f"mixed: {PAGED}, prepared / as it comes", "-", value(mixed, PAGED, speed) / value(plain, PAGED, speed)),
+        (f"mixed: decode roofline of {PAGED}", ">= 0.3", value(mixed, PAGED, "decode_roofline_frac")),
+        (f"mixed: host share of a decode step of {PAGED}", "<= 0.03", value(mixed, PAGED, "decode_host_frac")),
+        ("skewed: continuous / static, both varlen+paged", ">= 1.3", ratio(skewed, speed, PAGED, "static+varlen+paged")),
+        ("skewed, 16 at once: varlen / serial", ">= 1.15", ratio(sixteen, speed, PAGED, "continuous+serial+paged")),
+        ("skewed, 16 at once: varlen / padded", ">= 1.05", ratio(sixteen, speed, PAGED, "continuous+padded+paged")),
+        ("long-prompt: longest gap, chunked / continuous", "<= 0.35", ratio(long, gap, "chunked+varlen+paged", PAGED)),
+    ]
+
+
+def main() -> None:
+    out = Path(sys.argv[1])
+    fingerprint = machine.fingerprint("cpu", default_threads())
+    rates.measure(fingerprint, "cpu")
+    runs = [measured(*asked, out) for asked in RUNS]
+    plain = measured("mixed", [PAGED], None, [], out, prepare=False)
+    known = rates.stored(fingerprint) or {}
+    lines = [f"| {name} | {asked} | {got:.2f} |" for name, asked, got in figures(runs, plain)]
+    facts = {**fingerprint, **{key: f"{number / 1e9:.1f} G" for key, number in known.items()}, **machine.versions()}
+    head = [
+        "# Side by side", "", f"Written by `make perf` ({ROUNDS} rounds, medians; read ratios, not times).", "",
+        ", ".join(f"{name} {fact}" for name, fact in facts.items() if fact), "", "| what | asked | got |", "|---|---|---|", *lines, "",
+    ]  # fmt: skip
+    groups = []
+    for run in runs:
+        groups += [report.as_markdown(title, report.grids(report.table_rows(group))) for title, group in report.groups([run]).items()]
+    PAGE.parent.mkdir(exist_ok=True)
+    PAGE.write_text("\n".join([*head, *groups]) + "\n")
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
