@@ -18,7 +18,7 @@ from cbbench.workload import read_workload
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "performance.md"
-ROUNDS = 3
+ROUNDS = 2
 PAGED = "continuous+varlen+paged"
 RUNS: list[tuple[str, list[str], str | None, list[str]]] = [  # workload, arms, peers, --set
     ("mixed", [PAGED, "static+padded+cat", "static+padded+preallocated"], "hf-generate,hf-continuous", []),
