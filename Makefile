@@ -16,6 +16,7 @@ $(VENV)/.installed: pyproject.toml
 	touch $@
 
 bench: setup
+	$(BIN)/cbbench doctor
 	$(BIN)/cbbench run workloads/mixed.yaml --rounds 1
 
 test: setup check
