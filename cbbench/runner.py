@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from cbbench import machine, rates
 from cbbench.attention.base import Attention
@@ -19,14 +19,10 @@ from cbbench.engine import Engine
 from cbbench.executor import ModelExecutor, VirtualExecutor
 from cbbench.job import Job, Prepared
 from cbbench.kvcache.base import KVCache
-from cbbench.peers.base import Peer, Setting, describe_answer
 from cbbench.record import RunRecord
 from cbbench.request import Request
 from cbbench.results import RunDir, name_cell, write_records
 from cbbench.schedulers.base import Scheduler
-
-if TYPE_CHECKING:
-    from cbbench.model import Model
 
 WARMUP_NEW_TOKENS = 4
 
@@ -170,42 +166,6 @@ class LocalCells:
             return Engine(scheduler, cache, ModelExecutor(self.model, attention, cache), RealClock())
         cost = self.job.workload.file.cost
         return Engine(scheduler, cache, VirtualExecutor(attention, cost.step_s, cost.position_s), VirtualClock())
-
-
-class PeerCells:
-    """Runs each peer in this process (which may start others), on the model as it comes."""
-
-    def __init__(self, prepared: Prepared, progress: Progress) -> None:
-        self.prepared = prepared
-        self.progress = progress
-        self._model: Model | None = None
-
-    def model(self) -> Model:
-        """A second copy, with nothing fused or packed: what a peer's users run."""
-        if self._model is None:
-            from cbbench.load import load
-
-            job = self.prepared.job
-            self._model = load(job.model, job.dtype, job.device, job.model_dir, job.trust_remote_code, prepare=False)
-        return self._model
-
-    def run(self, arm: PeerArm, folder: Path) -> dict[str, Any]:
-        job, requests = self.prepared.job, self.prepared.requests
-        setting = Setting(arm.max_num_seqs, job.dtype, job.device, job.num_threads, job.model, self.model, job.peer_python)
-        peer: Peer = arm.chosen.cls(setting, arm.chosen.options)  # type: ignore[call-arg,assignment]
-        try:
-            peer.start(requests)
-            for _ in range(job.warmup):
-                peer.run(warmup_requests(requests, arm.max_num_seqs), RealClock())
-            gc.collect()
-            peak = machine.PeakMemory(job.device)
-            peak.start()
-            answers = peer.run(requests, RealClock())
-            cell = {"peer": arm.chosen.name, "peak_memory_bytes": peak.grown_bytes(), "interrupted": False}
-        finally:
-            peer.stop()
-        lines = [describe_answer(answer, requests[answer.index]) for answer in sorted(answers, key=lambda a: a.index)]
-        return write_records(folder, cell, [], judged(self.prepared, lines, self.progress))
 
 
 def warmup_requests(requests: list[Request], num: int) -> list[Request]:

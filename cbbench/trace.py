@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import csv
-import gzip
-import hashlib
-import io
 import zlib
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 
 from cbbench import plugins
 from cbbench.errors import UserError
 from cbbench.importers.base import Head, Importer, Malformed, TraceRow, json_objects
+from cbbench.raw_files import files_of, opened
 from cbbench.sharing import TAIL, PrefixTree
 from cbbench.texts import Spans, Texts
 
@@ -68,7 +66,7 @@ def choose_importer(name: str, paths: list[Path], options: dict[str, Any]) -> Im
     from cbbench.yaml_source import explain
 
     if name == "auto":
-        path = next(_files(paths, (".csv", ".jsonl", ".json")))
+        path = next(files_of(paths, (".csv", ".jsonl", ".json")))
         head = _head(path)
         claims = [n for n in plugins.names("importer") if _class(n).claims(head)]
         if len(claims) != 1:
@@ -95,7 +93,7 @@ def _head(path: Path) -> Head:
 
 
 def _read_head(path: Path) -> Head:
-    with _opened(path)[0] as file:
+    with opened(path)[0] as file:
         start = file.read(HEAD_BYTES).removeprefix(b"\xef\xbb\xbf")
         if start.lstrip()[:1] not in (b"{", b"["):
             line = start.decode(errors="replace").splitlines()[:1]
@@ -107,7 +105,7 @@ def _read_head(path: Path) -> Head:
 
 def refuse_overwriting(target: Path, importer: Importer, paths: list[Path]) -> None:
     """Raises UserError where the workload would be written over the trace."""
-    for path in _files(paths, importer.suffixes):
+    for path in files_of(paths, importer.suffixes):
         if target.with_suffix(".jsonl").resolve() == path.resolve():
             raise UserError(f"{path}: the requests would overwrite it; write to another name with -o")
 
@@ -117,7 +115,7 @@ def read_trace(
 ) -> Trace:
     """Reads no more of the files than the window needs. Raises UserError; with `strict` also at the first malformed row."""
     trace = Trace(importer, PrefixTree(texts.recipe))
-    files = list(_files(paths, importer.suffixes))
+    files = list(files_of(paths, importer.suffixes))
     with closing(_rows(trace, files)) as rows:
         _keep(trace, rows, window, texts, strict, zero_output_as_one)
     return trace
@@ -169,7 +167,7 @@ def _rows(trace: Trace, files: list[Path]) -> Placed:
     named: set[str] = set()
     for path in files:
         stem = _unused(path.stem, stems)
-        file, raw = _opened(path)
+        file, raw = opened(path)
         whole = False
         try:
             with file:
@@ -197,56 +195,3 @@ def _unused(name: str, named: set[str]) -> str:
         unused, number = f"{name}.{number}", number + 1
     named.add(unused)
     return unused
-
-
-def _files(paths: list[Path], suffixes: tuple[str, ...]) -> Iterator[Path]:
-    """Files as named; of a folder those with the suffixes, by name."""
-    for path in paths:
-        if not path.is_dir():
-            yield path
-            continue
-        inside = sorted(p for p in path.iterdir() if p.is_file() and p.name.removesuffix(".gz").endswith(suffixes) and p.name[0] != ".")
-        if not inside:
-            raise UserError(f"{path}: no {' or '.join(suffixes)} in this folder")
-        yield from inside
-
-
-class _Hashed(io.RawIOBase):
-    """A file that knows what was read of it."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("rb", buffering=0)
-        self.sha = hashlib.sha256()
-        self.num_bytes = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        view = memoryview(buffer)
-        size = self._file.readinto(view) or 0
-        self.sha.update(view[:size])
-        self.num_bytes += size
-        return size
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
-
-
-def _opened(path: Path) -> tuple[BinaryIO, _Hashed]:
-    try:
-        raw = _Hashed(path)
-    except OSError as error:
-        raise UserError(f"{path}: {'no such file' if isinstance(error, FileNotFoundError) else error.strerror}") from error
-    buffered = io.BufferedReader(raw, 1 << 18)
-    return cast(BinaryIO, gzip.GzipFile(fileobj=buffered) if path.suffix == ".gz" else buffered), raw

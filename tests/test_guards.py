@@ -109,7 +109,7 @@ def test_only_the_model_and_its_seam_know_transformers() -> None:
 
 def test_arrows_point_from_the_command_line_down_to_the_engine() -> None:
     assert {name for name in MODULES if "cbbench.cli" in own(name)} <= {"cbbench.__main__"}
-    assert [name for name in MODULES if "cbbench.runner" in own(name)] == ["cbbench.session"]
+    assert [name for name in MODULES if "cbbench.runner" in own(name)] == ["cbbench.peer_cells", "cbbench.session"]
     assert not [name for name in MODULES if own(name) & {*STRATEGIES}], "strategies are found by name"
     engine = {"clock", "due", "errors", "executor", "kvcache.base", "plan", "record", "request", "schedulers.base"}
     assert own("cbbench.engine") <= {f"cbbench.{name}" for name in engine} | {"cbbench.kvcache", "cbbench.schedulers"}

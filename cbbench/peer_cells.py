@@ -1,0 +1,54 @@
+"""A peer run once, in the place of an arm."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cbbench import machine
+from cbbench.clock import RealClock
+from cbbench.config import PeerArm
+from cbbench.job import Prepared
+from cbbench.peers.base import Peer, Setting, describe_answer
+from cbbench.results import write_records
+from cbbench.runner import Progress, judged, warmup_requests
+
+if TYPE_CHECKING:
+    from cbbench.model import Model
+
+
+class PeerCells:
+    """Runs each peer in this process (which may start others), on the model as it comes."""
+
+    def __init__(self, prepared: Prepared, progress: Progress) -> None:
+        self.prepared = prepared
+        self.progress = progress
+        self._model: Model | None = None
+
+    def model(self) -> Model:
+        """A second copy, with nothing fused or packed: what a peer's users run."""
+        if self._model is None:
+            from cbbench.load import load
+
+            job = self.prepared.job
+            self._model = load(job.model, job.dtype, job.device, job.model_dir, job.trust_remote_code, prepare=False)
+        return self._model
+
+    def run(self, arm: PeerArm, folder: Path) -> dict[str, Any]:
+        job, requests = self.prepared.job, self.prepared.requests
+        setting = Setting(arm.max_num_seqs, job.dtype, job.device, job.num_threads, job.model, self.model, job.peer_python)
+        peer: Peer = arm.chosen.cls(setting, arm.chosen.options)  # type: ignore[call-arg,assignment]
+        try:
+            peer.start(requests)
+            for _ in range(job.warmup):
+                peer.run(warmup_requests(requests, arm.max_num_seqs), RealClock())
+            gc.collect()
+            peak = machine.PeakMemory(job.device)
+            peak.start()
+            answers = peer.run(requests, RealClock())
+            cell = {"peer": arm.chosen.name, "peak_memory_bytes": peak.grown_bytes(), "interrupted": False}
+        finally:
+            peer.stop()
+        lines = [describe_answer(answer, requests[answer.index]) for answer in sorted(answers, key=lambda a: a.index)]
+        return write_records(folder, cell, [], judged(self.prepared, lines, self.progress))
