@@ -150,8 +150,8 @@ def test_the_footer_by_hand() -> None:
     found = comparison(compare_within(run, None, Rules()), [run], ("regressed",))
     assert footer(found.verdicts, found.judgement) == [
         "1 regressed, 1 improved, 18 same",
-        "geometric mean: TTFT p50 +0.0 %, output tok/s +0.0 %, TPOT p50 +0.0 %, RAM peak +0.0 %",
-        "smallest change that these rounds can show: TTFT p50 0.0 %, output tok/s 0.0 %, TPOT p50 0.0 %, RAM peak 0.0 %",
+        "geometric mean: TTFT p50 +0.0 %, output tok/s +0.0 %, TPOT p50 +0.0 %",
+        "smallest change that these rounds can show: TTFT p50 0.0 %, output tok/s 0.0 %, TPOT p50 0.0 %",
         "gate: FAILED: 1 hit",
     ]
     wide = [1.1, 1.0, 1.21, 1.0, 1.1, 1.0]
