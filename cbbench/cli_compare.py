@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -62,6 +63,8 @@ def compare(
     rules = Rules(gate.parse_margins(margin), Allowed.machine in allow)
     gates = [gate.parse_rule(text) for text in fail_on]
     bounds = parse_slos(slo)
+    if (effects or bounds) and format not in (CompareFormat.table, CompareFormat.markdown):
+        raise UserError(f"{'--effects' if effects else '--slo'} is a table: it goes with --format table or markdown")
     check_outs(out)
     runs, damaged = _read(paths)
     for problem in (problem for run in runs for problem in run.problems):
@@ -107,6 +110,10 @@ def _read(paths: list[Path]) -> tuple[list[Run], bool]:
                 warn(f"{found}: left out, run.json is damaged ({error})")
     if not runs:
         raise UserError(f"no runs in {', '.join(map(str, paths))}")
+    names = Counter(run.path.name for run in runs)
+    for run in runs:
+        if names[run.path.name] > 1:
+            run.alias = str(run.path)
     return runs, damaged
 
 

@@ -104,10 +104,11 @@ class Run:
     info: dict[str, Any]
     cells: list[Cell]
     problems: list[str]
+    alias: str | None = None  # where another run has the same name
 
     @property
     def name(self) -> str:
-        return self.path.name
+        return self.alias or self.path.name
 
 
 def find_runs(path: Path) -> Iterator[Path]:
@@ -139,9 +140,13 @@ def read_run(path: Path) -> Run:
     return Run(path, info, cells, problems)
 
 
+def _refuse(word: str) -> float:
+    raise ValueError(f"{word} is no number")
+
+
 def read_cell(folder: Path) -> Cell:
     """The metrics kept in cell.json where the records are the ones they were computed from, else computed anew."""
-    data = json.loads((folder / "cell.json").read_text())
+    data = json.loads((folder / "cell.json").read_text(), parse_constant=_refuse)
     cell = Cell(data["arm"], data["round"], failed=data.get("failed"), interrupted=data.get("interrupted", False))
     sizes = [(folder / f"{name}.jsonl").stat().st_size for name in RECORDS]
     is_known = cell.failed is not None or (data.get("metrics_version") == METRICS_VERSION and "metrics" in data)

@@ -205,3 +205,23 @@ def test_doctor_says_what_is_here_also_without_the_embedded_model(monkeypatch: p
     assert facts["cache"] == str(tmp_path) and facts["torch"] and facts["threads"] == "1"
     assert facts["attn in float32"].split(", ") == ATTENTIONS and "varlen" not in facts["attn in bfloat16"]
     assert set(plugins.AXES) <= {name.split()[0] for name in facts}
+
+
+def test_two_runs_of_one_name_are_told_apart_by_their_folders(saved: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(saved, tmp_path / "elsewhere" / "one"))
+    frame = pd.read_csv(io.StringIO(command("compare", saved, other, "--format", "csv").out))
+    assert {*frame["run"]} == {str(saved), str(other)} and len(frame) == 2 * len(frame[frame["run"] == str(other)])
+
+
+def test_a_number_that_is_none_makes_a_round_damaged(saved: Path) -> None:
+    replace_text(saved / DENSE / "1" / "cell.json", '"steps": ', '"steps": NaN, "was": ')
+    ended = command("compare", saved)
+    assert ended.code == 0 and "NaN is no number" in ended.err
+
+
+@pytest.mark.parametrize("words", [("--effects",), ("--slo", "ttft_p90=2s")])
+def test_what_is_only_a_table_is_refused_in_other_formats(saved: Path, words: tuple[str, ...]) -> None:
+    assert (
+        command("compare", saved, *words, "--format", "json").mistake == f"{words[0]} is a table: it goes with --format table or markdown"
+    )
+    assert command("compare", saved, *words).code == 0
