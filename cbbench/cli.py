@@ -68,7 +68,6 @@ def run(
     max_num_seqs: Annotated[int | None, typer.Option(min=1, help="sequences in the batch at most")] = None,
     verify: Annotated[bool, typer.Option("--verify", help="generate missing reference tokens first (kept in the cache)")] = False,
     peer: Annotated[str | None, typer.Option(help="other systems in the same tables: a comma list, see `cbbench list peers`")] = None,
-    peer_python: Annotated[str | None, typer.Option(metavar="PATH", help="the interpreter of an environment that has the peer")] = None,
     prepare: Annotated[Prepare, typer.Option(help="auto: fuse and pack the model's linear layers; none: as they come")] = Prepare.auto,
     isolate: Annotated[bool, typer.Option("--isolate", help="a process of its own for each arm and round")] = False,
     against: Annotated[str | None, typer.Option(metavar="REV", help="the same arms also on that revision of this repository")] = None,
@@ -96,10 +95,7 @@ def run(
 
     job = _job(read, arms, model, dtype, device, threads, rounds, warmup, verify, trust_remote_code)
     peers = build_peers(peer, set_, arms[0].max_num_seqs)
-    job = replace(
-        job, isolate=isolate, against=against, against_python=against_python, prepare=prepare is Prepare.auto, peers=tuple(peers),
-        peer_python=peer_python,
-    )  # fmt: skip
+    job = replace(job, isolate=isolate, against=against, against_python=against_python, prepare=prepare is Prepare.auto, peers=tuple(peers))
     raise typer.Exit(run_job(job, out, resume, str(format)))
 
 

@@ -152,16 +152,10 @@ def import_(
     if zero_output not in ("drop", "one"):
         raise UserError(f"--zero-output {zero_output}: should be drop or one")
     by_process = arrivals in (Times.constant, Times.poisson, Times.gamma)
-    if speedup is not None and rate is not None:
-        raise UserError("--speedup and --rate both choose how fast: give one")
-    replaced = {"--speedup": speedup, "--spread-ticks": spread_ticks or None, "--gap-cap": gap_cap, "--rate": None if by_process else rate}
-    forgotten = [flag for flag, value in replaced.items() if value is not None]
-    if (by_process or arrivals is Times.offline) and forgotten:
-        raise UserError(f"{forgotten[0]} changes recorded times, and --arrivals {arrivals} replaces them")
+    shaping = {"--speedup": speedup, "--spread-ticks": spread_ticks or None, "--gap-cap": gap_cap, "--rate": None if by_process else rate}
+    _check_times(arrivals, by_process, [flag for flag, value in shaping.items() if value is not None], cv)
     if block_tokens is not None and fit is Policy.scale:
         raise UserError("--fit scale chooses the blocks' size itself; --block-tokens goes with the other policies")
-    if cv is not None and not by_process:
-        raise UserError("--cv goes with --arrivals gamma")
     chosen = None if arrivals in (None, Times.recorded) else arrivals_of(str(arrivals), rate if by_process else None, cv, seed)
     ask = Ask(
         [Path(word) for word in what[named is not None :]], named or format, parse_options(option),
@@ -172,6 +166,16 @@ def import_(
     account = import_trace(ask, output, _vocabulary(model, Path.cwd()), warn)
     print_account(account)
     print(output)
+
+
+def _check_times(arrivals: Times | None, by_process: bool, shaping: list[str], cv: float | None) -> None:
+    """Flags that would say nothing, or two things, are refused."""
+    if {"--speedup", "--rate"} <= set(shaping):
+        raise UserError("--speedup and --rate both choose how fast: give one")
+    if (by_process or arrivals is Times.offline) and shaping:
+        raise UserError(f"{shaping[0]} changes recorded times, and --arrivals {arrivals} replaces them")
+    if cv is not None and not by_process:
+        raise UserError("--cv goes with --arrivals gamma")
 
 
 @workload_app.command()

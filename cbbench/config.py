@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -225,6 +226,13 @@ def _check_sets_used(sets: list[tuple[str, str, Any]], arms: list[Arm]) -> None:
         if not any(option in cls.Options.model_fields for cls in classes):
             known = sorted({f"{axis}.{name}" for cls in classes for name in cls.Options.model_fields})
             raise UserError(f"--set {axis}.{option}: no chosen {axis} has this option; they have {', '.join(known) or 'none'}")
+
+
+def check_peers(peers: Iterable[PeerArm], device: str, dtype: str) -> None:
+    """Refuses a peer that is not here, with how to get it."""
+    for peer in peers:
+        if reason := peer.chosen.cls.cannot_run(device, dtype, peer.chosen.options):
+            raise UserError(f"--peer {peer.label}: {reason}")
 
 
 def check_runnable(arms: list[Arm], device: str, dtype: str) -> None:

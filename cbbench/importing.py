@@ -19,12 +19,13 @@ from cbbench.fitting import Fit, Fitted, fit
 from cbbench.importers.base import TraceRow
 from cbbench.profile import Profile, profile
 from cbbench.prompts import PromptRecipe, block_sizes
+from cbbench.raw_files import files_of
 from cbbench.rows import RequestRow, Vocabulary
 from cbbench.shaping import Shape, Shaped, shape
 from cbbench.sharing import PrefixHits
 from cbbench.texts import Texts
-from cbbench.trace import Trace, Window, choose_importer, read_trace, refuse_overwriting
-from cbbench.writing import update_yaml, write_rows
+from cbbench.trace import Trace, Window, choose_importer, read_trace
+from cbbench.writing import refuse_overwriting, update_yaml, write_rows
 
 
 @dataclass(frozen=True)
@@ -49,10 +50,14 @@ class Ask:
 def import_trace(ask: Ask, target: Path, vocabulary: Callable[[], Vocabulary], say: Callable[[str], None]) -> dict[str, Any]:
     """Writes TARGET (.yaml, of which all but the imported part stays) and the .jsonl beside it; returns the account."""
     importer = choose_importer(ask.format, ask.paths, ask.options)
+    if ask.fit.block_tokens and ask.fit.block_tokens > (importer.block_tokens or 0):
+        had = f"has blocks of {importer.block_tokens}" if importer.block_tokens else "has no blocks"
+        raise UserError(f"--block-tokens {ask.fit.block_tokens} shrinks a trace's blocks, and {importer.name()} {had}")
     namespace = ask.namespace or (ask.paths[0].name.removesuffix(".gz").rpartition(".")[0] or ask.paths[0].name)
     recipe = PromptRecipe(seed=ask.shape.seed, namespace=namespace, block_tokens=importer.block_tokens)
     texts = Texts(vocabulary, recipe, ask.output_tokens, ask.lengths_only, keep_history=importer.has_continuations)
-    refuse_overwriting(target, importer, ask.paths)
+    for path in files_of(ask.paths, importer.suffixes):
+        refuse_overwriting(target, path)
     trace = read_trace(importer, ask.paths, ask.window, texts, ask.strict, ask.zero_output_as_one)
     for line in trace.malformed:
         say(f"left out: {line}")
@@ -68,9 +73,6 @@ def import_trace(ask: Ask, target: Path, vocabulary: Callable[[], Vocabulary], s
     if not fitted.rows:
         gone = ", ".join(f"{num:,} {reason}" for reason, num in (trace.dropped + fitted.dropped).items())
         raise UserError(f"no requests are left of {trace.rows_read:,} rows read" + (f": {gone}" if gone else ""))
-    if ask.fit.block_tokens and ask.fit.block_tokens > (importer.block_tokens or 0):
-        had = f"has blocks of {importer.block_tokens}" if importer.block_tokens else "has no blocks"
-        raise UserError(f"--block-tokens {ask.fit.block_tokens} shrinks a trace's blocks, and {importer.name()} {had}")
     account = _account(trace, ask, original, fitted, shaped, inversions)
     account["replayed"] = _profile(fitted.rows, fitted.block_tokens, times)
     write_rows(target, _request_rows(fitted.rows, shaped))

@@ -12,6 +12,7 @@ import torch
 
 from cbbench import config, machine, workload
 from cbbench.config import Arm, PeerArm
+from cbbench.errors import UserError
 from cbbench.kvcache.base import KVSpec
 from cbbench.request import Request
 from cbbench.workload import Workload
@@ -43,7 +44,6 @@ class Job:
     against: str | None = None  # a revision whose code runs the same arms
     against_python: str | None = None
     peers: tuple[PeerArm, ...] = ()
-    peer_python: str | None = None
     prepare: bool = True  # fuse and pack the model's linear layers
 
 
@@ -83,10 +83,13 @@ class Prepared:
 def prepare(job: Job, say: Say) -> Prepared:
     """Raises UserError for whatever cannot be run, with nothing written."""
     if job.model == NO_MODEL:
+        if job.peers:
+            raise UserError("--peer needs a model; --model none has no tokens to make")
         model, spec = None, KVSpec(0, 0, 0, 0)
         requests = workload.resolve(job.workload, None)
     else:
         config.check_runnable(job.arms, job.device, job.dtype)
+        config.check_peers(job.peers, job.device, job.dtype)
         model = _load(job, say)
         spec, requests = model.spec, _with_references(job, model, say)
     longest = workload.longest_tokens(requests, model.max_positions if model else None)

@@ -37,7 +37,7 @@ class PeerCells:
 
     def run(self, arm: PeerArm, folder: Path) -> dict[str, Any]:
         job, requests = self.prepared.job, self.prepared.requests
-        setting = Setting(arm.max_num_seqs, job.dtype, job.device, job.num_threads, job.model, self.model, job.peer_python)
+        setting = Setting(arm.max_num_seqs, job.dtype, job.device, job.num_threads, self.model)
         peer: Peer = arm.chosen.cls(setting, arm.chosen.options)  # type: ignore[call-arg,assignment]
         try:
             peer.start(requests)

@@ -217,7 +217,7 @@ def _print_strategy(console: Console, axis: str, name: str, device: str) -> None
         default = "..." if field.is_required() else field.default
         option = f"--option {key}" if axis == "importer" else f"option {axis}.{key}"
         console.print(f"    {option}={default}{about}", markup=False)
-    if axis not in plugins.AXES:
+    if axis == "importer":
         console.print()
         return
     dtype = "float32" if device == "cpu" else "bfloat16"

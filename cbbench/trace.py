@@ -103,13 +103,6 @@ def _read_head(path: Path) -> Head:
         return Head(record=found)
 
 
-def refuse_overwriting(target: Path, importer: Importer, paths: list[Path]) -> None:
-    """Raises UserError where the workload would be written over the trace."""
-    for path in files_of(paths, importer.suffixes):
-        if target.with_suffix(".jsonl").resolve() == path.resolve():
-            raise UserError(f"{path}: the requests would overwrite it; write to another name with -o")
-
-
 def read_trace(
     importer: Importer, paths: list[Path], window: Window, texts: Texts, strict: bool = False, zero_output_as_one: bool = False
 ) -> Trace:

@@ -26,10 +26,16 @@ def check_target(path: Path, source: Path | None = None) -> None:
         raise UserError(f"-o {path}: there is no folder {path.parent}")
     if path.is_dir():
         raise UserError(f"{path}: is a folder")
-    if source is not None and source.resolve() == path.with_suffix(".jsonl").resolve():
-        raise UserError(f"{source}: the requests would overwrite it; write to another name with -o")
+    if source is not None:
+        refuse_overwriting(path, source)
     if path.exists():
         with_blocks(path, {"requests": "-", "source": {}})
+
+
+def refuse_overwriting(target: Path, source: Path) -> None:
+    """Raises UserError where the workload would be written over what it is made from."""
+    if source.resolve() == target.with_suffix(".jsonl").resolve():
+        raise UserError(f"{source}: the requests would overwrite it; write to another name with -o")
 
 
 def write_rows(target: Path, rows: Iterable[RequestRow]) -> None:

@@ -43,7 +43,7 @@ def test_the_first_1000_rows_of_an_endless_file_are_read_and_little_more(name: s
     assert endless.taken < needed + len(header) + 3 * 4096
 
 
-def check(name: str, data: bytes) -> None:
+def assert_sound(name: str, data: bytes) -> None:
     """What comes out of any bytes: sound rows, named mistakes, or one ValueError about the header."""
     rows = importer(name).read(io.BytesIO(data))
     try:
@@ -73,16 +73,16 @@ EVERY = pytest.mark.parametrize("name", plugins.names("importer"))
 @EVERY
 @given(data=st.binary(max_size=80) | st.text(max_size=80).map(str.encode))
 def test_arbitrary_bytes_harm_no_importer(name: str, data: bytes) -> None:
-    check(name, data)
+    assert_sound(name, data)
     for header in (header for known, header, _ in SAMPLES if known == name and header):
-        check(name, header.encode() + b"\n" + data)
+        assert_sound(name, header.encode() + b"\n" + data)
 
 
 @EVERY
 @given(file=st.sampled_from(FILES), place=st.floats(0, 1), cut=st.integers(0, 9), put=st.binary(max_size=6))
 def test_a_damaged_file_harms_no_importer(name: str, file: bytes, place: float, cut: int, put: bytes) -> None:
     at = int(place * len(file))
-    check(name, file[:at] + put + file[at + cut :])
+    assert_sound(name, file[:at] + put + file[at + cut :])
 
 
 def places(value: Any) -> list[tuple[Any, Any]]:
@@ -97,7 +97,7 @@ def test_any_json_in_any_place_harms_no_importer(name: str, sample: str, put: An
     record = json.loads(sample)
     container, key = data.draw(st.sampled_from(places(record)))
     container[key] = put
-    check(name, json.dumps(record).encode())
+    assert_sound(name, json.dumps(record).encode())
     importer(name).claims(Head(record=record))
 
 

@@ -19,7 +19,7 @@ PEERS = ["hf-generate", "hf-continuous"]
 
 
 def answers_of(made: list[Request], max_num_seqs: int) -> list[Answer]:
-    setting = Setting(max_num_seqs, "float32", "cpu", 1, "tiny", as_it_comes)
+    setting = Setting(max_num_seqs, "float32", "cpu", 1, as_it_comes)
     peer = HfGenerate(setting, HfGenerate.Options())
     peer.start(made)
     return sorted(peer.run(made, RealClock()), key=lambda answer: answer.index)
@@ -87,4 +87,13 @@ def test_peers_are_listed_and_a_wrong_name_gets_the_nearest(recorded: Path, tmp_
     out = command("list", "peers").out
     assert all(name in out for name in plugins.names("peer")) and out.count("Cost:") == len(plugins.names("peer"))
     assert "did you mean hf_generate?" in command("run", recorded, "--peer", "hf-generat", "--out", tmp_path).mistake
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_peer_that_is_not_here_says_how_to_get_it_and_nothing_is_run(
+    recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HfGenerate, "cannot_run", classmethod(lambda cls, *_: "pip install it"))
+    assert command("run", recorded, "--peer", "hf-generate", "--out", tmp_path).mistake == "--peer hf-generate: pip install it"
+    assert "--peer needs a model" in command("run", recorded, "--peer", "hf-generate", "--model", "none", "--out", tmp_path).mistake
     assert not [*tmp_path.iterdir()]

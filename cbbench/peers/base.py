@@ -33,9 +33,7 @@ class Setting:
     dtype: str
     device: str
     num_threads: int
-    model_name: str
     model: Callable[[], HfModel]  # loaded on the first call, as it comes: nothing fused or packed
-    python: str | None = None  # an interpreter of an environment that has the peer
 
 
 @dataclass
@@ -51,16 +49,13 @@ class Answer:
 
 
 class Peer(Strategy, ABC):
-    """Another system. The docstring has three parts: what it does; `Cost:` what is not comparable; `Use when:`."""
+    """Another system. The docstring has three parts: what it does; `Cost:` what is not comparable; `Use when:`.
+
+    `cannot_run` says how to get it where it is not installed."""
 
     def __init__(self, setting: Setting, options: StrictOptions) -> None:
         self.setting = setting
         self.options = options
-
-    @classmethod
-    def not_installed(cls, setting: Setting) -> str | None:
-        """How to get it, where it is not there."""
-        return None
 
     def start(self, requests: list[Request]) -> None:
         """Whatever is done once before the clock runs: loading, compiling."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from cbbench.clock import RealClock
-from cbbench.peers.base import Answer, Peer, Setting
+from cbbench.peers.base import Answer, Peer
 from cbbench.request import Request
+from cbbench.strategy import StrictOptions
 
 NO_EOS = -1  # transformers' word for: it never ends by itself
 
@@ -18,7 +19,7 @@ class HfContinuous(Peer):
     """
 
     @classmethod
-    def not_installed(cls, setting: Setting) -> str | None:
+    def cannot_run(cls, device: str, dtype: str, options: StrictOptions) -> str | None:
         try:
             from transformers.generation import ContinuousBatchingConfig  # noqa: F401
         except ImportError:
