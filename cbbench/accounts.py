@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cbbench.report import size
 from cbbench.request import Request
+from cbbench.tables import size
 
 Pairs = list[tuple[str, str]]
 

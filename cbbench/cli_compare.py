@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -56,7 +55,8 @@ def compare(
     from cbbench import gate
     from cbbench.compare import Rules
     from cbbench.publish import RENDERERS, check_outs, to_github, write_outs
-    from cbbench.show import print_comparison, print_effects, print_slo, warn
+    from cbbench.results import read_runs
+    from cbbench.screen import print_comparison, print_effects, print_slo, warn
     from cbbench.slo import parse_slos
     from cbbench.verdict_report import Comparison, worst_first
 
@@ -66,10 +66,8 @@ def compare(
     if (effects or bounds) and format not in (CompareFormat.table, CompareFormat.markdown):
         raise UserError(f"{'--effects' if effects else '--slo'} is a table: it goes with --format table or markdown")
     check_outs(out)
-    runs, damaged = _read(paths)
-    for problem in (problem for run in runs for problem in run.problems):
-        warn(problem)
-        damaged = True
+    runs, problems = read_runs(paths)
+    warn(*problems)
     try:
         verdicts = worst_first(_verdicts(runs, baseline, rules, folder))
     except NoBaseline as error:
@@ -77,7 +75,7 @@ def compare(
             raise
         warn(f"{error}: a gate cannot vouch without it")
         raise typer.Exit(3) from error
-    found = Comparison(runs, verdicts, gate.judge(verdicts, gates, damaged))
+    found = Comparison(runs, verdicts, gate.judge(verdicts, gates, bool(problems)))
     write_outs(out, found)
     to_github(found)
     if format in (CompareFormat.table, CompareFormat.markdown):
@@ -91,30 +89,6 @@ def compare(
     if bounds:
         print_slo(runs, bounds, str(format))
     raise typer.Exit(found.judgement.exit_code)
-
-
-def _read(paths: list[Path]) -> tuple[list[Run], bool]:
-    """Every run that can be read; the others are named."""
-    from cbbench.results import find_runs, read_run
-    from cbbench.show import warn
-
-    runs, damaged = [], False
-    for path in paths:
-        if not path.exists():
-            raise UserError(f"{path}: no such file or folder")
-        for found in find_runs(path):
-            try:
-                runs.append(read_run(found))
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                damaged = True
-                warn(f"{found}: left out, run.json is damaged ({error})")
-    if not runs:
-        raise UserError(f"no runs in {', '.join(map(str, paths))}")
-    names = Counter(run.path.name for run in runs)
-    for run in runs:
-        if names[run.path.name] > 1:
-            run.alias = str(run.path)
-    return runs, damaged
 
 
 def _verdicts(runs: list[Run], baseline: str | None, rules: Rules, folder: Path) -> list[Verdict]:
@@ -135,7 +109,7 @@ def _stored(runs: list[Run], name: str | None, folder: Path) -> dict[str, Baseli
     """The baseline by workload; None where an arm of the runs themselves is the base."""
     from cbbench import baselines
     from cbbench.results import read_run
-    from cbbench.show import warn
+    from cbbench.screen import warn
 
     if name is None or any(arm["label"] == name for run in runs for arm in run.info["arms"]):
         return None
@@ -173,11 +147,14 @@ def save(
 ) -> None:
     """Keep runs as a baseline. A run that did the same work as the one before is added to it (the last ten are kept)."""
     from cbbench.baselines import save as save_baseline
+    from cbbench.results import read_runs
+    from cbbench.screen import warn
 
     if not reason.strip():
         raise UserError("--reason: say why the baseline moves")
-    read, damaged = _read(runs)
-    if damaged:
+    read, problems = read_runs(runs)
+    warn(*problems)
+    if len(problems) > sum(len(run.problems) for run in read):  # a run that lacks parts is refused by name below
         raise UserError("baseline save: a damaged run cannot become a baseline")
     for run in read:
         print(save_baseline(name, run, reason.strip(), folder, exact_only))
@@ -187,7 +164,7 @@ def save(
 def list_(folder: Folder = FOLDER) -> None:
     """The saved baselines: workload, arms, runs, age and reason."""
     from cbbench.baselines import read_all
-    from cbbench.show import print_baselines
+    from cbbench.screen import print_baselines
 
     names = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
     print_baselines({name: read_all(folder / name) for name in names})

@@ -83,8 +83,8 @@ def record(
     name, base_dir = (own.model, source.parent) if model is None and own is not None else (model or EMBEDDED, Path.cwd())
     if from_server is not None:
         from cbbench.rows import to_requests
+        from cbbench.screen import track
         from cbbench.server import Server, record_from_server
-        from cbbench.show import track
 
         def prompt_ids(index: int) -> list[int]:
             return list(to_requests(read.rows.only(index), _vocabulary(name, base_dir)(), read.recipe)[0].prompt_ids)
@@ -96,7 +96,7 @@ def record(
         from cbbench.load import load
         from cbbench.machine import choose_device
         from cbbench.recorder import record as record_workload
-        from cbbench.show import track, warn
+        from cbbench.screen import track, warn
 
         if threads:
             torch.set_num_threads(threads)
@@ -139,8 +139,8 @@ def import_(
     from cbbench.config import parse_options
     from cbbench.fitting import Fit
     from cbbench.importing import Ask, import_trace
+    from cbbench.screen import print_account, warn
     from cbbench.shaping import Shape
-    from cbbench.show import print_account, warn
     from cbbench.trace import Window
     from cbbench.writing import check_target
 
@@ -230,7 +230,7 @@ def describe(
     format: Annotated[Shown, typer.Option(help="what stdout gets")] = Shown.table,
 ) -> None:
     """What workloads ask for: lengths, arrivals, shared prefixes, and the memory that keys and values need."""
-    from cbbench.show import print_descriptions
+    from cbbench.screen import print_descriptions
     from cbbench.workload import read_workload
 
     described = []

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from cbbench.plugins import AXES
-from cbbench.report import Grid
 from cbbench.results import Run
 from cbbench.stats import Shift, hodges_lehmann
+from cbbench.tables import Grid
 from cbbench.verdict_report import change_text
 
 METRICS = {"output_tok_per_s": "output tok/s", "ttft_s_p50": "TTFT p50", "kv_utilization": "KV used"}

@@ -171,24 +171,20 @@ def kv_memory(steps: list[Record], requests: list[Record], cell: Record) -> Row:
     Token states + future (this sequence will still write it) + internal (it never will) + external (free, but no hole
     fits the next waiting request) sum to 1. Token states of a sequence that is held after its end count as such.
     """
-    final = {r["index"]: r["prompt_tokens"] + max(len(r["output_ids"]) - 1, 0) for r in requests}
+    final = final_lengths(requests)
     used = future = internal = external = time_s = 0.0
     peak_reserved = peak_used = 0
     last: dict[int, tuple[int, int]] = {}
     for s in steps:
         weight = s["end_s"] - s["start_s"]
-        reserved_now = written_now = future_now = 0
-        for index, reserved, written in s["kv"]:
-            last[index] = (reserved, written)
-            reserved_now += reserved
-            written_now += written
-            future_now += max(min(reserved, final[index]) - written, 0)
-        used += weight * written_now
+        last |= {index: (reserved, written) for index, reserved, written in s["kv"]}
+        used_now, future_now, internal_now = kv_split(s, final)
+        used += weight * used_now
         future += weight * future_now
-        internal += weight * (reserved_now - written_now - future_now)
+        internal += weight * internal_now
         external += weight * s["external_tokens"]
         time_s += weight
-        peak_reserved, peak_used = max(peak_reserved, reserved_now), max(peak_used, written_now)
+        peak_reserved, peak_used = max(peak_reserved, used_now + future_now + internal_now), max(peak_used, used_now)
     total = used + future + internal + external
     per_token = cell.get("bytes_per_token")
     return {
@@ -200,6 +196,18 @@ def kv_memory(steps: list[Record], requests: list[Record], cell: Record) -> Row:
         "kv_used_bytes": ratio(used * per_token, time_s) if per_token else None,
         "kv_peak_bytes": peak_reserved * per_token + cell.get("peak_extra_bytes", 0) if per_token else None,
     }  # fmt: skip
+
+
+def final_lengths(requests: list[Record]) -> dict[int, int]:
+    """Sequence -> positions it has written at its end; the last output token is never computed."""
+    return {r["index"]: r["prompt_tokens"] + max(len(r["output_ids"]) - 1, 0) for r in requests}
+
+
+def kv_split(step: Record, final: dict[int, int]) -> tuple[int, int, int]:
+    """Reserved token slots of a step: token states, future, internal."""
+    used = sum(written for _, _, written in step["kv"])
+    future = sum(max(min(reserved, final[index]) - written, 0) for index, reserved, written in step["kv"])
+    return used, future, sum(reserved for _, reserved, _ in step["kv"]) - used - future
 
 
 def only_decodes(step: Record) -> bool:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cbbench.errors import UserError
 from cbbench.judged import METRICS_VERSION
 from cbbench.metrics import summarize
 
@@ -140,6 +142,29 @@ def read_run(path: Path) -> Run:
     return Run(path, info, cells, problems)
 
 
+def read_runs(paths: list[Path]) -> tuple[list[Run], list[str]]:
+    """Every run at or below the paths that can be read, and what was damaged: left out whole, or in a part. Raises
+    UserError where there is none."""
+    runs: list[Run] = []
+    problems = []
+    for path in paths:
+        if not path.exists():
+            raise UserError(f"{path}: no such file or folder")
+        for found in find_runs(path):
+            try:
+                runs.append(read_run(found))
+                problems += runs[-1].problems
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                problems.append(f"{found}: left out, run.json is damaged ({error})")
+    if not runs:
+        raise UserError("; ".join([*problems, f"no runs in {', '.join(map(str, paths))}"]))
+    names = Counter(run.path.name for run in runs)
+    for run in runs:
+        if names[run.path.name] > 1:
+            run.alias = str(run.path)
+    return runs, problems
+
+
 def _refuse(word: str) -> float:
     raise ValueError(f"{word} is no number")
 
@@ -153,10 +178,17 @@ def read_cell(folder: Path) -> Cell:
     if is_known and sizes == [data.get(f"{name}_bytes") for name in RECORDS]:
         cell.metrics = data.get("metrics", {})
         return cell
-    steps, requests = (_read_lines(folder, name, data[f"num_{name}"]) for name in RECORDS)
     if cell.failed is None:
+        _, steps, requests = read_records(folder)
         cell.metrics = summarize(steps, requests, data)
     return cell
+
+
+def read_records(folder: Path) -> tuple[dict[str, Any], list[Any], list[Any]]:
+    """cell.json, step records and request records of a cell. Raises OSError, ValueError and KeyError for damage."""
+    data = json.loads((folder / "cell.json").read_text(), parse_constant=_refuse)
+    steps, requests = (_read_lines(folder, name, data[f"num_{name}"]) for name in RECORDS)
+    return data, steps, requests
 
 
 def _read_lines(folder: Path, name: str, num_lines: int) -> list[Any]:

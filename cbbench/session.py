@@ -17,11 +17,11 @@ from cbbench.isolate import IsolatedCells, Revision, checked_out, commit_of
 from cbbench.job import Job, Prepared, prepare
 from cbbench.judged import DEFAULT_MARGIN
 from cbbench.peer_cells import PeerCells
-from cbbench.report import Grid
 from cbbench.results import RunDir, new_run_path, read_run
 from cbbench.resume import check_same
 from cbbench.runner import Cells, LocalCells, Outcome, Runner
-from cbbench.show import Screen, print_grid, print_runs
+from cbbench.screen import Screen, print_grid, print_runs
+from cbbench.tables import Grid
 from cbbench.verdict_report import change_text
 from cbbench.verdicts import Outcome as Finding
 from cbbench.verdicts import Verdict

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from cbbench.errors import UserError
-from cbbench.report import Grid, number, seconds
 from cbbench.results import Run
+from cbbench.tables import Grid, number, seconds
 
 MEASURES = ("ttft", "tpot", "e2e", "itl", "queue_wait")
 POINTS = ("p50", "p90", "p99", "mean", "max")

@@ -12,10 +12,10 @@ from typing import Any
 
 import pandas as pd
 
-from cbbench import report
+from cbbench import tables
 from cbbench.gate import Judgement
-from cbbench.report import Grid, number, seconds, size
 from cbbench.results import Run
+from cbbench.tables import Grid, number, seconds, size
 from cbbench.verdicts import Outcome, Subject, Verdict, middle
 
 SCHEMA_VERSION = 1
@@ -114,7 +114,7 @@ def as_json(found: Comparison) -> str:
     ]
     gate = {"exit_code": found.judgement.exit_code, "says": found.judgement.says, "hits": hits}
     rows = [_row(v) for v in found.verdicts]
-    whole = {"schema_version": SCHEMA_VERSION, "gate": gate, "verdicts": rows, "runs": report.as_data(found.runs)}
+    whole = {"schema_version": SCHEMA_VERSION, "gate": gate, "verdicts": rows, "runs": tables.as_data(found.runs)}
     return json.dumps(whole, indent=1, allow_nan=False) + "\n"
 
 
@@ -132,7 +132,7 @@ def _row(v: Verdict) -> dict[str, Any]:
 def as_frame(found: Comparison) -> pd.DataFrame:
     """Tidy: a row a run, arm, round and metric, with the verdict on that arm and metric where there is one."""
     names = ["run", "workload", "workload_digest", "arm", "round", "failed", "interrupted"]
-    measured = report.as_frame(found.runs)
+    measured = tables.as_frame(found.runs)
     measured = measured.reindex(columns=[*names, *(key for key in measured.columns if key not in names)])
     tidy = measured.melt(id_vars=names, var_name="metric", value_name="value")
     tidy = tidy[tidy["value"].notna() | tidy["failed"].notna()]
@@ -179,4 +179,4 @@ def _junit_kind(v: Verdict, is_hit: bool) -> str:
 
 
 def as_markdown(found: Comparison, counted: list[Verdict] | None = None) -> str:
-    return report.as_markdown("Comparison", [as_grid(found.verdicts, found.judgement, counted)])
+    return tables.as_markdown("Comparison", [as_grid(found.verdicts, found.judgement, counted)])

@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cbbench import machine, rates, report
+from cbbench import machine, rates, tables
 from cbbench.config import Overrides, build_arms, build_peers
 from cbbench.job import Job
 from cbbench.machine import default_threads
 from cbbench.results import Run, read_run
+from cbbench.screen import Screen
 from cbbench.session import carry_out
-from cbbench.show import Screen
 from cbbench.workload import read_workload
 
 ROOT = Path(__file__).parent.parent
@@ -39,7 +39,7 @@ def measured(name: str, arms: list[str], peers: str | None, sets: list[str], out
 
 
 def value(run: Run, arm: str, key: str) -> float:
-    found: dict[str, Any] = report.medians([cell for cell in run.cells if cell.arm == arm])
+    found: dict[str, Any] = tables.medians([cell for cell in run.cells if cell.arm == arm])
     return float(found[key])
 
 
@@ -80,7 +80,7 @@ def main() -> None:
     ]  # fmt: skip
     groups = []
     for run in runs:
-        groups += [report.as_markdown(title, report.grids(report.table_rows(group))) for title, group in report.groups([run]).items()]
+        groups += [tables.as_markdown(title, tables.grids(tables.table_rows(group))) for title, group in tables.groups([run]).items()]
     PAGE.parent.mkdir(exist_ok=True)
     PAGE.write_text("\n".join([*head, *groups]) + "\n")
     print("\n".join(lines))

@@ -92,7 +92,10 @@ def test_bases_and_helpers_import_no_strategy_and_nothing_above_them(module: str
         assert {name for name in own(module) if name.rpartition(".")[0] in other} <= allowed
 
 
-@pytest.mark.parametrize("module", ["metrics", "results", "report", "show", "compare", "stats", "cli", "config", "workload", "budget"])
+READING = ("metrics", "results", "tables", "screen", "timeline", "recorded", "compare", "stats", "cli", "config", "workload", "budget")
+
+
+@pytest.mark.parametrize("module", READING)
 def test_reading_results_and_workloads_starts_without_torch(module: str) -> None:
     name = f"cbbench.{module}"
     if name not in MODULES:

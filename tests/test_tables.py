@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from cbbench.report import Column, Grid, TableRow, as_markdown, as_rich, grids, number, percent, seconds, show
+from cbbench.tables import Column, Grid, TableRow, as_markdown, as_rich, grids, number, percent, seconds, show
 
 NAMES = ["static+padded+preallocated", "continuous+varlen+paged"]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from cbbench import accounts, report
+from cbbench import accounts, tables
 from cbbench.errors import UserError
 from cbbench.histogram import histogram
 from cbbench.request import Request
@@ -30,8 +30,9 @@ def stdout() -> Console:
     return Console(highlight=False) if sys.stdout.isatty() else Console(width=PIPE_WIDTH, highlight=False, color_system=None)
 
 
-def warn(text: str) -> None:
-    print(f"cbbench: {text}", file=sys.stderr)
+def warn(*texts: str) -> None:
+    for text in texts:
+        print(f"cbbench: {text}", file=sys.stderr)
 
 
 class Screen:
@@ -82,23 +83,23 @@ def print_runs(runs: list[Run], format: str, save_in: Path | None = None) -> Non
     for run in runs:
         for problem in run.problems:
             warn(problem)
-    frame = report.as_frame(runs)
-    grids = {title: report.grids(report.table_rows(group)) for title, group in report.groups(runs).items()}
-    markdown = "\n".join(report.as_markdown(title, group) for title, group in grids.items())
+    frame = tables.as_frame(runs)
+    grids = {title: tables.grids(tables.table_rows(group)) for title, group in tables.groups(runs).items()}
+    markdown = "\n".join(tables.as_markdown(title, group) for title, group in grids.items())
     if save_in is not None:
         frame.to_csv(save_in / "summary.csv", index=False)
         (save_in / "summary.md").write_text(markdown)
     if format == "csv":
         print(frame.to_csv(index=False), end="")
     elif format == "json":
-        print(report.as_json(runs))
+        print(tables.as_json(runs))
     elif format == "markdown":
         print(markdown)
     else:
         _print_grids(grids)
 
 
-def _print_grids(grids: dict[str, list[report.Grid]]) -> None:
+def _print_grids(grids: dict[str, list[tables.Grid]]) -> None:
     for title, group in grids.items():
         stdout().print(title, markup=False)
         for grid in group:
@@ -106,26 +107,26 @@ def _print_grids(grids: dict[str, list[report.Grid]]) -> None:
         print()
 
 
-def print_grid(grid: report.Grid, markdown: bool = False) -> None:
+def print_grid(grid: tables.Grid, markdown: bool = False) -> None:
     console = stdout()
     if markdown:
-        print("\n" + report.as_markdown("", [grid]))
+        print("\n" + tables.as_markdown("", [grid]))
     elif not grid.headers:  # such a table would not show its note
         print(f"\n{grid.title}\n\n{grid.note}")
     elif len(grid.lines) > LONG_TABLE:
-        print("\n" + report.as_plain(grid))
+        print("\n" + tables.as_plain(grid))
     else:
         console.print()
-        console.print(report.as_rich(grid, console.width), markup=False)
+        console.print(tables.as_rich(grid, console.width), markup=False)
 
 
 def print_comparison(found: Comparison, format: str) -> None:
     """The tables of the runs, then the verdicts."""
     from cbbench import verdict_report
 
-    grids = {title: report.grids(report.table_rows(group)) for title, group in report.groups(found.runs).items()}
+    grids = {title: tables.grids(tables.table_rows(group)) for title, group in tables.groups(found.runs).items()}
     if format == "markdown":
-        print("\n".join(report.as_markdown(title, group) for title, group in grids.items()))
+        print("\n".join(tables.as_markdown(title, group) for title, group in grids.items()))
         print(verdict_report.as_markdown(found))
         return
     _print_grids(grids)
@@ -152,7 +153,7 @@ def print_baselines(found: dict[str, dict[str, Baseline]]) -> None:
     lines = [[name, key, str(len(b.arms)), str(len(b.runs)), b.saved, f"{b.age_days:.0f} d", b.reason]
              for name, group in found.items() for key, b in group.items()]  # fmt: skip
     print_grid(
-        report.Grid("Baselines", headers, lines, "" if lines else "none yet: cbbench baseline save NAME RUN --reason TEXT", 2, turns=False)
+        tables.Grid("Baselines", headers, lines, "" if lines else "none yet: cbbench baseline save NAME RUN --reason TEXT", 2, turns=False)
     )
 
 
@@ -241,7 +242,7 @@ def print_doctor() -> None:
         ("read bandwidth", f"{measured['bytes_per_s'] / 1e9:.1f} GB/s"),
         ("matrix rate", f"{measured['flop_per_s'] / 1e9:.0f} GFLOP/s"),
     ]
-    rows += [("memory available", report.size(psutil.virtual_memory().available)), ("device", device)]
+    rows += [("memory available", tables.size(psutil.virtual_memory().available)), ("device", device)]
     rows += [(name, found or "not installed") for name, found in machine.versions().items()]
     rows += [("CUDA", torch.version.cuda or "not in this torch"), ("cache", gguf.cache_dir())]
     try:
