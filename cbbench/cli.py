@@ -47,7 +47,8 @@ app = typer.Typer(
 )
 app.add_typer(workload_app, name="workload")
 app.add_typer(baseline_app, name="baseline")
-app.command()(compare)
+for command in (compare,):
+    app.command()(command)
 
 
 @app.command()
@@ -68,6 +69,7 @@ def run(
     max_num_seqs: Annotated[int | None, typer.Option(min=1, help="sequences in the batch at most")] = None,
     verify: Annotated[bool, typer.Option("--verify", help="generate missing reference tokens first (kept in the cache)")] = False,
     peer: Annotated[str | None, typer.Option(help="other systems in the same tables: a comma list, see `cbbench list peers`")] = None,
+    peer_python: Annotated[list[str], typer.Option(metavar="NAME=PATH", help="the interpreter in whose environment a peer lives")] = [],  # noqa: B006
     prepare: Annotated[Prepare, typer.Option(help="auto: fuse and pack the model's linear layers; none: as they come")] = Prepare.auto,
     isolate: Annotated[bool, typer.Option("--isolate", help="a process of its own for each arm and round")] = False,
     against: Annotated[str | None, typer.Option(metavar="REV", help="the same arms also on that revision of this repository")] = None,
@@ -94,7 +96,7 @@ def run(
     from cbbench.session import run_job
 
     job = _job(read, arms, model, dtype, device, threads, rounds, warmup, verify, trust_remote_code)
-    peers = build_peers(peer, set_, arms[0].max_num_seqs)
+    peers = build_peers(peer, set_, peer_python, arms[0].max_num_seqs)
     job = replace(job, isolate=isolate, against=against, against_python=against_python, prepare=prepare is Prepare.auto, peers=tuple(peers))
     raise typer.Exit(run_job(job, out, resume, str(format)))
 
@@ -147,7 +149,7 @@ def _job(
 @app.command("list")
 def list_(kind: Annotated[str | None, typer.Argument(help="schedulers, attention, kvcache or importers; all without")] = None) -> None:
     """What exists here, what it does and costs, its options, and whether it can run on this machine."""
-    from cbbench.show import print_strategies
+    from cbbench.screen import print_strategies
 
     print_strategies(kind)
 
@@ -155,7 +157,7 @@ def list_(kind: Annotated[str | None, typer.Argument(help="schedulers, attention
 @app.command()
 def doctor() -> None:
     """What is installed, which backends can run here, threads and memory."""
-    from cbbench.show import print_doctor
+    from cbbench.screen import print_doctor
 
     print_doctor()
 

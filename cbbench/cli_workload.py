@@ -82,14 +82,15 @@ def record(
     own = read_workload(source).file if source.suffix == ".yaml" else None
     name, base_dir = (own.model, source.parent) if model is None and own is not None else (model or EMBEDDED, Path.cwd())
     if from_server is not None:
+        from cbbench.openai_api import Server
         from cbbench.rows import to_requests
         from cbbench.screen import track
-        from cbbench.server import Server, record_from_server
+        from cbbench.server import record_from_server
 
         def prompt_ids(index: int) -> list[int]:
             return list(to_requests(read.rows.only(index), _vocabulary(name, base_dir)(), read.recipe)[0].prompt_ids)
 
-        record_from_server(Server(from_server, server_model), read, prompt_ids, target, track)
+        record_from_server(Server(from_server, server_model, ("--from-server", "--server-model")), read, prompt_ids, target, track)
     else:
         import torch
 

@@ -100,17 +100,32 @@ class PeerArm:
         return {"label": self.label, "peer": self.chosen.name, **self.chosen.options.model_dump(), "max_num_seqs": self.max_num_seqs}
 
 
-def build_peers(text: str | None, sets: list[str], max_num_seqs: int) -> list[PeerArm]:
-    """`hf-generate,hf-continuous` -> peers with the options that `--set peer.OPTION=VALUE` gives. Raises UserError."""
+def build_peers(text: str | None, sets: list[str], pythons: list[str], max_num_seqs: int) -> list[PeerArm]:
+    """`hf-generate,vllm` -> peers with the options that `--set peer.OPTION=VALUE` and `--peer-python NAME=PATH` give.
+    Raises UserError."""
     peers = []
+    python_of = dict(map(_split_python, pythons))
     for name in dict.fromkeys(word.strip().replace("-", "_") for word in (text or "").split(",") if word.strip()):
         cls = plugins.find("peer", name)
-        given = {option: value for axis, option, value in map(_split_set, sets) if axis == "peer" and option in cls.Options.model_fields}
+        options = cls.Options.model_fields
+        given = {option: value for axis, option, value in map(_split_set, sets) if axis == "peer" and option in options}
+        if "python" in options and name in python_of:
+            given["python"] = python_of.pop(name)
         try:
             peers.append(PeerArm(Chosen(name, cls, cls.Options.model_validate(given)), max_num_seqs))
         except ValidationError as error:
             raise explain(error, cls.Options, lambda loc: f"--set peer.{'.'.join(map(str, loc))}") from error
+    if python_of:
+        name = next(iter(python_of))
+        raise UserError(f"--peer-python {name}={python_of[name]}: no peer of that name that runs in an interpreter of its own is chosen")
     return peers
+
+
+def _split_python(text: str) -> tuple[str, str]:
+    name, equals, path = text.partition("=")
+    if not equals or not path:
+        raise UserError(f"--peer-python {text}: should be NAME=PATH, like vllm=.venv-vllm/bin/python")
+    return name.replace("-", "_"), path
 
 
 def build_arms(workload: Workload, overrides: Overrides) -> list[Arm]:

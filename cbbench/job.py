@@ -92,6 +92,8 @@ def prepare(job: Job, say: Say) -> Prepared:
         config.check_peers(job.peers, job.device, job.dtype)
         model = _load(job, say)
         spec, requests = model.spec, _with_references(job, model, say)
+    if job.peers and any(request.after for request in requests):
+        raise UserError("--peer: in a closed loop a request comes after another's end, and no peer can be told so")
     longest = workload.longest_tokens(requests, model.max_positions if model else None)
     budgets = {arm.label: config.tokens_of(arm, spec.bytes_per_token, longest) for arm in job.arms}
     return Prepared(job, model, spec, requests, longest, budgets)

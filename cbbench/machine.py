@@ -52,11 +52,15 @@ class PeakMemory:
 
     On Linux the kernel's high-water mark is reset at the start; where that is not possible the value is None."""
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, pid: int | None = os.getpid()) -> None:
+        """`pid`: whose memory; None where that is out of reach. CUDA counts for this process alone."""
         self.device = device
+        self.pid = None if device == "cuda" and pid != os.getpid() else pid
         self.before: int | None = None
 
     def start(self) -> None:
+        if self.pid is None:
+            return
         if self.device == "cuda":
             import torch
 
@@ -64,8 +68,8 @@ class PeakMemory:
             self.before = torch.cuda.memory_allocated()
             return
         try:
-            Path("/proc/self/clear_refs").write_text("5")
-            self.before = psutil.Process().memory_info().rss
+            Path(f"/proc/{self.pid}/clear_refs").write_text("5")
+            self.before = psutil.Process(self.pid).memory_info().rss
         except OSError:
             self.before = None
 
@@ -76,7 +80,7 @@ class PeakMemory:
             import torch
 
             return torch.cuda.max_memory_allocated() - self.before
-        lines = Path("/proc/self/status").read_text().splitlines()
+        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
         peak_kib = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
         return max(peak_kib * 1024 - self.before, 0)
 

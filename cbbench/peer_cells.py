@@ -37,17 +37,21 @@ class PeerCells:
 
     def run(self, arm: PeerArm, folder: Path) -> dict[str, Any]:
         job, requests = self.prepared.job, self.prepared.requests
-        setting = Setting(arm.max_num_seqs, job.dtype, job.device, job.num_threads, self.model)
+        model = self.prepared.model
+        assert model is not None  # job.py refuses peers without one
+        setting = Setting(
+            arm.max_num_seqs, job.dtype, job.device, job.num_threads, self.model, model.digest, model.eos_ids, model.spec.bytes_per_token
+        )  # fmt: skip
         peer: Peer = arm.chosen.cls(setting, arm.chosen.options)  # type: ignore[call-arg,assignment]
         try:
             peer.start(requests)
             for _ in range(job.warmup):
                 peer.run(warmup_requests(requests, arm.max_num_seqs), RealClock())
             gc.collect()
-            peak = machine.PeakMemory(job.device)
+            peak = machine.PeakMemory(job.device, peer.pid)
             peak.start()
             answers = peer.run(requests, RealClock())
-            cell = {"peer": arm.chosen.name, "peak_memory_bytes": peak.grown_bytes(), "interrupted": False}
+            cell = {"peer": arm.chosen.name, "peer_version": peer.version, "peak_memory_bytes": peak.grown_bytes(), "interrupted": False}
         finally:
             peer.stop()
         lines = [describe_answer(answer, requests[answer.index]) for answer in sorted(answers, key=lambda a: a.index)]

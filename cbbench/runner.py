@@ -176,8 +176,8 @@ def warmup_requests(requests: list[Request], num: int) -> list[Request]:
 def judged(prepared: Prepared, lines: list[dict[str, Any]], progress: Progress) -> list[dict[str, Any]]:
     """Request records with how their tokens compare."""
     for line, request in zip(lines, prepared.requests, strict=False):
-        if prepared.model is None or line["state"] != "finished":
-            continue
+        if prepared.model is None or line["state"] != "finished" or min(line["output_ids"], default=0) < 0:
+            continue  # below 0: a peer counted tokens whose ids it does not know
         from cbbench.reference import judge
 
         verdict = judge(prepared.model, request, line["output_ids"])

@@ -7,11 +7,7 @@ another precision.
 
 from __future__ import annotations
 
-import http.client
 import json
-import os
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterable
 from copy import copy
 from functools import partial
@@ -20,67 +16,35 @@ from typing import Any
 
 from cbbench.clock import RealClock
 from cbbench.errors import UserError
+from cbbench.openai_api import Server
 from cbbench.rows import RequestRow
 from cbbench.sources import Source
 from cbbench.writing import as_line, update_yaml, write_rows
-
-TIMEOUT_S = 600
-KEY_VARIABLE = "OPENAI_API_KEY"
 
 Track = Callable[[list[Any]], Iterable[Any]]
 PromptIds = Callable[[int], list[int]]  # index of a row -> its token ids, for rows without text
 
 
-class Server:
-    """One model of an OpenAI-compatible server; `url` ends where /completions begins, usually in /v1."""
-
-    def __init__(self, url: str, model: str | None = None) -> None:
-        if not url.startswith(("http://", "https://")):
-            raise UserError(f"--from-server {url}: should be a URL like http://localhost:8000/v1")
-        self.url = url.rstrip("/")
-        self.model = model or self._first_model()
-
-    def _first_model(self) -> str:
-        try:
-            return str(self._call("models")["data"][0]["id"])
-        except (KeyError, IndexError, TypeError) as error:
-            raise UserError(f"{self.url}/models lists no model; name one with --server-model") from error
-
-    def answer(self, row: RequestRow, prompt_ids: Callable[[], list[int]]) -> dict[str, Any]:
-        """Greedy completion: text, finish_reason, token counts, and the time it took."""
-        asked = {"model": self.model, "max_tokens": row.max_new_tokens, "temperature": 0, "ignore_eos": row.ignore_eos or None}
-        body: dict[str, Any] = {key: value for key, value in asked.items() if value is not None}
-        if row.messages is not None:
-            path, body["messages"] = "chat/completions", row.messages
-        else:
-            path, body["prompt"] = "completions", row.prompt if row.prompt is not None else prompt_ids()
-        clock = RealClock()
-        reply = self._call(path, body)
-        try:
-            choice, usage = reply["choices"][0], reply.get("usage") or {}
-            text = choice["message"]["content"] if "message" in choice else choice["text"]
-            counts = {key: usage.get(key) for key in ("prompt_tokens", "completion_tokens")}
-            finish = choice.get("finish_reason")
-            if any(count is not None and (type(count) is not int or count < 0) for count in counts.values()):
-                raise TypeError
-        except (KeyError, IndexError, TypeError, AttributeError) as error:
-            raise UserError(f"{self.url}/{path}: the answer to request {row.id!r} is no completion: {json.dumps(reply)[:200]}") from error
-        return {"text": text, "finish_reason": finish, **counts, "e2e_s": round(clock.now(), 6)}
-
-    def _call(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        headers = {"Content-Type": "application/json"}
-        if os.environ.get(KEY_VARIABLE):
-            headers["Authorization"] = f"Bearer {os.environ[KEY_VARIABLE]}"
-        data = None if body is None else json.dumps(body).encode()
-        try:
-            request = urllib.request.Request(f"{self.url}/{path}", data, headers)
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:
-                return json.load(reply)
-        except urllib.error.HTTPError as error:
-            said = " ".join(error.read(300).decode(errors="replace").split())
-            raise UserError(f"{self.url}/{path}: {error.code} {error.reason}: {said}") from error
-        except (OSError, ValueError, http.client.HTTPException) as error:  # refused, timed out, no JSON
-            raise UserError(f"{self.url}/{path}: {getattr(error, 'reason', error)}") from error
+def answer(server: Server, row: RequestRow, prompt_ids: Callable[[], list[int]]) -> dict[str, Any]:
+    """Greedy completion: text, finish_reason, token counts, and the time it took."""
+    asked = {"model": server.model, "max_tokens": row.max_new_tokens, "temperature": 0, "ignore_eos": row.ignore_eos or None}
+    body: dict[str, Any] = {key: value for key, value in asked.items() if value is not None}
+    if row.messages is not None:
+        path, body["messages"] = "chat/completions", row.messages
+    else:
+        path, body["prompt"] = "completions", row.prompt if row.prompt is not None else prompt_ids()
+    clock = RealClock()
+    reply = server.ask(path, body)
+    try:
+        choice, usage = reply["choices"][0], reply.get("usage") or {}
+        text = choice["message"]["content"] if "message" in choice else choice["text"]
+        counts = {key: usage.get(key) for key in ("prompt_tokens", "completion_tokens")}
+        finish = choice.get("finish_reason")
+        if any(count is not None and (type(count) is not int or count < 0) for count in counts.values()):
+            raise TypeError
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        raise UserError(f"{server.url}/{path}: the answer to request {row.id!r} is no completion: {json.dumps(reply)[:200]}") from error
+    return {"text": text, "finish_reason": finish, **counts, "e2e_s": round(clock.now(), 6)}
 
 
 def record_from_server(server: Server, source: Source, prompt_ids: PromptIds, target: Path, track: Track) -> None:
@@ -92,7 +56,7 @@ def record_from_server(server: Server, source: Source, prompt_ids: PromptIds, ta
         for index, row in track(list(enumerate(source.rows.rows))):
             asked = f"{server.url} {server.model} {as_line(row)}"
             if asked not in answers:
-                answers[asked] = server.answer(row, partial(prompt_ids, index))
+                answers[asked] = answer(server, row, partial(prompt_ids, index))
                 file.write(json.dumps([asked, answers[asked]]) + "\n")
                 file.flush()
     rows = [_as_answered(row, answers[f"{server.url} {server.model} {as_line(row)}"]) for row in source.rows.rows]

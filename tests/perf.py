@@ -32,7 +32,7 @@ def measured(name: str, arms: list[str], peers: str | None, sets: list[str], out
     workload = read_workload(ROOT / "workloads" / f"{name}.yaml")
     built = build_arms(workload, Overrides(arms=arms, sets=sets))
     job = Job(workload, built, workload.file.model, "float32", "cpu", default_threads(), ROUNDS, warmup=1, model_dir=ROOT / "workloads")
-    job = replace(job, peers=tuple(build_peers(peers, [], built[0].max_num_seqs)), prepare=prepare)
+    job = replace(job, peers=tuple(build_peers(peers, [], pythons, built[0].max_num_seqs)), prepare=prepare)
     outcome, path = carry_out(job, out, None, Screen())
     assert outcome.exit_code == 0, f"{path}: exit code {outcome.exit_code}"
     return read_run(path)

@@ -5,6 +5,7 @@ A peer runs the model as its users have it. What it cannot report stays None and
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -34,6 +35,12 @@ class Setting:
     device: str
     num_threads: int
     model: Callable[[], HfModel]  # loaded on the first call, as it comes: nothing fused or packed
+    model_digest: str = ""
+    eos_ids: frozenset[int] = frozenset()
+    bytes_per_token: int = 0  # of keys and values
+
+
+UNKNOWN = -1  # a token that was counted, but whose id the peer does not tell: it cannot be verified
 
 
 @dataclass
@@ -52,6 +59,9 @@ class Peer(Strategy, ABC):
     """Another system. The docstring has three parts: what it does; `Cost:` what is not comparable; `Use when:`.
 
     `cannot_run` says how to get it where it is not installed."""
+
+    version: str | None = None  # of another system, known after `start`
+    pid: int | None = os.getpid()  # whose memory counts; None where it is out of reach
 
     def __init__(self, setting: Setting, options: StrictOptions) -> None:
         self.setting = setting
