@@ -19,7 +19,7 @@ from cbbench.engine import Engine
 from cbbench.executor import ModelExecutor, VirtualExecutor
 from cbbench.job import Job, Prepared
 from cbbench.kvcache.base import KVCache
-from cbbench.record import RunRecord
+from cbbench.record import RunRecord, StepRecord
 from cbbench.request import Request
 from cbbench.results import RunDir, name_cell, write_records
 from cbbench.schedulers.base import Scheduler
@@ -32,11 +32,13 @@ class Progress(Protocol):
 
     def say(self, text: str) -> None: ...
 
-    def cell_started(self, arm: str, round_number: int, num_tokens: int) -> None: ...
+    def run_started(self, num_cells: int, tokens_per_cell: int) -> None: ...
 
-    def tokens_done(self, num_tokens: int) -> None: ...
+    def cell_started(self, arm: str, round_number: int) -> None: ...
 
-    def cell_ended(self, num_tokens: int) -> None: ...
+    def stepped(self, num_tokens: int, step: StepRecord) -> None: ...
+
+    def cell_ended(self, cell: dict[str, Any]) -> None: ...
 
 
 @dataclass
@@ -83,10 +85,12 @@ class Runner:
         """All cells that are not there whole. An interrupt ends the run wherever it is; whole rounds stay, and the round
         in progress as far as it came."""
         outcome = Outcome()
+        contenders: list[Contender] = [*self.job.arms, *self.job.peers]
         run_dir.write_run({**info, "finished": False})
+        self.progress.run_started(self.job.rounds * len(contenders), self.num_tokens)
         try:
             for round_number in range(1, self.job.rounds + 1):
-                for arm in order([*self.job.arms, *self.job.peers], round_number):
+                for arm in order(contenders, round_number):
                     if (kept := run_dir.whole(arm.label, round_number)) is not None:
                         self._count({"metrics": kept.metrics}, outcome)
                     else:
@@ -97,7 +101,7 @@ class Runner:
         return outcome
 
     def _run_cell(self, arm: Contender, round_number: int, run_dir: RunDir, outcome: Outcome) -> None:
-        self.progress.cell_started(arm.label, round_number, self.num_tokens)
+        self.progress.cell_started(arm.label, round_number)
         with run_dir.making(arm.label, round_number) as folder:
             try:
                 cell = self.cells.run(arm, folder)
@@ -105,9 +109,7 @@ class Runner:
                 cell = {"failed": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"}
                 write_records(folder, {**cell, "traceback": traceback.format_exc()}, [], [])
             name_cell(folder, arm.label, round_number)
-        if cell.get("failed"):
-            self.progress.say(f"{arm.label} failed in round {round_number}: {cell['failed']}")
-        self.progress.cell_ended((cell.get("metrics") or {}).get("output_tokens", 0))
+        self.progress.cell_ended(cell)
         self._count(cell, outcome)
         if cell.get("interrupted"):
             raise KeyboardInterrupt
@@ -145,7 +147,7 @@ class LocalCells:
             peak = machine.PeakMemory(self.job.device)
             peak.start()
             engine = self._engine(arm, cell)
-            engine.on_step = lambda: self.progress.tokens_done(engine.num_output_tokens)
+            engine.on_step = lambda: self.progress.stepped(engine.num_output_tokens, engine.steps[-1])
             try:
                 engine.run(self.prepared.requests)
                 record = engine.record()

@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, get_args
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
 from cbbench import accounts, tables
 from cbbench.errors import UserError
@@ -33,41 +32,6 @@ def stdout() -> Console:
 def warn(*texts: str) -> None:
     for text in texts:
         print(f"cbbench: {text}", file=sys.stderr)
-
-
-class Screen:
-    """Shows a run at work: a bar a cell on a terminal, a line a cell elsewhere. Usable as the runner's Progress."""
-
-    def __init__(self) -> None:
-        self.console = Console(stderr=True, highlight=False)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("tokens"), TimeElapsedColumn())
-        self.bars = Progress(*columns, console=self.console, disable=not self.console.is_terminal)
-        self.task: Any = None
-
-    def __enter__(self) -> Screen:
-        self.bars.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.bars.stop()
-
-    def say(self, text: str) -> None:
-        self.bars.print(text, markup=False) if self.console.is_terminal else print(text, file=sys.stderr, flush=True)
-
-    def cell_started(self, arm: str, round_number: int, num_tokens: int) -> None:
-        if self.console.is_terminal:
-            self.task = self.bars.add_task(f"{arm} round {round_number}", total=num_tokens)
-        else:
-            self.say(f"{arm} round {round_number}")
-
-    def cell_ended(self, num_tokens: int) -> None:
-        """A bar ends full: a model that says end-of-sequence produces fewer tokens than were allowed."""
-        if self.console.is_terminal:
-            self.bars.update(self.task, total=num_tokens, completed=num_tokens)
-
-    def tokens_done(self, num_tokens: int) -> None:
-        if self.console.is_terminal:
-            self.bars.update(self.task, completed=num_tokens)
 
 
 def track(items: list[Any]) -> Iterable[Any]:

@@ -16,11 +16,12 @@ from cbbench.errors import UserError
 from cbbench.isolate import IsolatedCells, Revision, checked_out, commit_of
 from cbbench.job import Job, Prepared, prepare
 from cbbench.judged import DEFAULT_MARGIN
+from cbbench.live import Live
 from cbbench.peer_cells import PeerCells
 from cbbench.results import RunDir, new_run_path, read_run
 from cbbench.resume import check_same
 from cbbench.runner import Cells, LocalCells, Outcome, Runner
-from cbbench.screen import Screen, print_grid, print_runs
+from cbbench.screen import print_grid, print_runs
 from cbbench.tables import Grid
 from cbbench.verdict_report import change_text
 from cbbench.verdicts import Outcome as Finding
@@ -29,26 +30,26 @@ from cbbench.verdicts import Verdict
 
 def run_job(job: Job, out: Path, resume: Path | None, format: str) -> int:
     """Prints the tables; returns the exit code. Raises UserError for what cannot be run, with nothing written."""
-    screen = Screen()
-    outcome, path = carry_out(job, out, resume, screen)
+    live = Live()
+    outcome, path = carry_out(job, out, resume, live)
     print_runs([read_run(path)], format, save_in=path)
-    screen.say(f"saved in {path}" + (f" (interrupted: whole rounds only; cbbench run --resume {path})" if outcome.interrupted else ""))
+    live.say(f"saved in {path}" + (f" (interrupted: whole rounds only; cbbench run --resume {path})" if outcome.interrupted else ""))
     return outcome.exit_code
 
 
 def calibrate(job: Job, out: Path) -> int:
     """A against A. Prints the noise of each metric and the margin that it asks for; 1 where a difference is found."""
-    screen = Screen()
-    outcome, path = carry_out(job, out, None, screen)
+    live = Live()
+    outcome, path = carry_out(job, out, None, live)
     found = compare_within(read_run(path), None, Rules())
     print_grid(noise_grid(found))
-    screen.say(f"saved in {path}")
+    live.say(f"saved in {path}")
     alarms = [v for v in found if v.metric.gated and v.outcome in (Finding.regressed, Finding.improved)]
     for verdict in alarms:
         if verdict.metric.exact:
-            screen.say(f"a difference that is none: {verdict.metric.title} {verdict.why}: this count is not the same each time")
+            live.say(f"a difference that is none: {verdict.metric.title} {verdict.why}: this count is not the same each time")
             continue
-        screen.say(f"a difference that is none: {verdict.metric.title} {change_text(verdict.ratio())}: this machine is not fit to gate it")
+        live.say(f"a difference that is none: {verdict.metric.title} {change_text(verdict.ratio())}: this machine is not fit to gate it")
     return outcome.exit_code or (1 if alarms else 0)
 
 
@@ -66,37 +67,37 @@ def noise_grid(found: list[Verdict]) -> Grid:
     return Grid("Noise", ["metric", "gated", "A against A", "noise floor", "suggested margin"], lines, note, 2, turns=False)
 
 
-def carry_out(job: Job, out: Path, resume: Path | None, screen: Screen) -> tuple[Outcome, Path]:
+def carry_out(job: Job, out: Path, resume: Path | None, live: Live) -> tuple[Outcome, Path]:
     if job.against is not None:
         commit = commit_of(job.against)
         job = replace(job, arms=[twin for arm in job.arms for twin in (arm, replace(arm, revision=commit))])
-    prepared = prepare(job, screen.say)
+    prepared = prepare(job, live.say)
     info = prepared.describe()
     if resume is not None:
         before = check_same(resume, info)
         info |= {key: before[key] for key in ("command", "created") if key in before}
     path = resume or new_run_path(out, job.workload.name)
     num_tokens = sum(request.max_new_tokens for request in prepared.requests)
-    with screen, _cells(prepared, screen) as cells:
+    with live, _cells(prepared, live) as cells:
         try:
             run_dir = RunDir(path, resume is not None)
         except OSError as error:
             raise UserError(f"--out {out}: cannot be written: {error.strerror}") from error
-        return Runner(job, cells, screen, num_tokens).run(run_dir, info), path
+        return Runner(job, cells, live, num_tokens).run(run_dir, info), path
 
 
 @contextmanager
-def _cells(prepared: Prepared, screen: Screen) -> Iterator[Cells]:
+def _cells(prepared: Prepared, live: Live) -> Iterator[Cells]:
     job = prepared.job
     if not job.isolate and job.against is None:
-        yield ByKind(LocalCells(prepared, screen), PeerCells(prepared, screen))
+        yield ByKind(LocalCells(prepared, live), PeerCells(prepared, live))
         return
     with ExitStack() as stack:
         revisions: dict[str, Revision] = {}
         for commit in {arm.revision for arm in job.arms if arm.revision}:
             revisions[commit] = stack.enter_context(checked_out(commit, job.against_python))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cbbench-")))
-        yield ByKind(IsolatedCells(job, folder, revisions), PeerCells(prepared, screen))
+        yield ByKind(IsolatedCells(job, folder, revisions), PeerCells(prepared, live))
 
 
 class ByKind:

@@ -104,7 +104,7 @@ def table_rows(runs: list[Run]) -> list[TableRow]:
     for run in runs:
         for arm in run.info["arms"]:
             cells = [cell for cell in run.cells if cell.arm == arm["label"]]
-            rows.append(TableRow(arm["label"], run.name, status(cells, run), medians(cells)))
+            rows.append(TableRow(arm["label"], run.name, status(cells, bool(run.info.get("finished"))), medians(cells)))
     first = rows[0].values.get("output_tok_per_s") if len(rows) > 1 else None
     for row in rows:
         own = row.values.get("output_tok_per_s")
@@ -122,14 +122,14 @@ def medians(cells: list[Cell]) -> dict[str, Any]:
     return found
 
 
-def status(cells: list[Cell], run: Run) -> str:
+def status(cells: list[Cell], is_finished: bool = True) -> str:
     """`32/32 exact`, or what kept it from being that."""
     failures = [cell.failed for cell in cells if cell.failed]
     if failures:
         return f"failed: {failures[0]}"
     whole = [cell.metrics for cell in cells if not cell.interrupted]
     if not whole:
-        return "interrupted" if cells or not run.info.get("finished") else "no rounds"
+        return "interrupted" if cells or not is_finished else "no rounds"
     worst = max(whole, key=lambda m: (m["exact_wrong"], m["exact_ties"], m["requests_refused"]))
     num_requests = worst["requests_completed"] + worst["requests_failed"] + worst["requests_refused"] + worst["requests_cancelled"]
     parts = [f"{worst['exact_matched']}/{worst['exact_checked']} exact" if worst["exact_checked"] else "unverified"]

@@ -5,14 +5,19 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from cbbench import machine, rates, tables
+import torch
+
+from cbbench import machine, rates, seam, tables
+from cbbench.clock import RealClock
 from cbbench.config import Overrides, build_arms, build_peers
 from cbbench.job import Job
+from cbbench.live import Live
+from cbbench.load import load
 from cbbench.machine import default_threads
 from cbbench.results import Run, read_run
-from cbbench.screen import Screen
 from cbbench.session import carry_out
 from cbbench.workload import read_workload
 
@@ -20,8 +25,13 @@ ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "performance.md"
 ROUNDS = 2
 PAGED = "continuous+varlen+paged"
+AT_HAND = {  # peers in environments of their own (`make peer-vllm`), and what is asked of the arm against them
+    peer: asked for peer, asked in {"vllm": ">= 1.2", "openvino": ">= 0.6"}.items() if (ROOT / f".venv-{peer}").exists()
+}  # fmt: skip
+PEERS = ",".join(["hf-generate", "hf-continuous", *AT_HAND])
+PYTHONS = [f"{peer}={ROOT / f'.venv-{peer}' / 'bin' / 'python'}" for peer in AT_HAND]
 RUNS: list[tuple[str, list[str], str | None, list[str]]] = [  # workload, arms, peers, --set
-    ("mixed", [PAGED, "static+padded+cat", "static+padded+preallocated"], "hf-generate,hf-continuous", []),
+    ("mixed", [PAGED, "static+padded+cat", "static+padded+preallocated"], PEERS, []),
     ("skewed", [PAGED, "static+varlen+paged"], None, []),
     ("skewed", [PAGED, "continuous+serial+paged", "continuous+padded+paged"], None, ["max_num_seqs=16"]),
     ("long-prompt", ["continuous+varlen+paged", "chunked+varlen+paged"], None, []),
@@ -32,10 +42,32 @@ def measured(name: str, arms: list[str], peers: str | None, sets: list[str], out
     workload = read_workload(ROOT / "workloads" / f"{name}.yaml")
     built = build_arms(workload, Overrides(arms=arms, sets=sets))
     job = Job(workload, built, workload.file.model, "float32", "cpu", default_threads(), ROUNDS, warmup=1, model_dir=ROOT / "workloads")
-    job = replace(job, peers=tuple(build_peers(peers, [], pythons, built[0].max_num_seqs)), prepare=prepare)
-    outcome, path = carry_out(job, out, None, Screen())
+    job = replace(job, peers=tuple(build_peers(peers, [], PYTHONS if peers else [], built[0].max_num_seqs)), prepare=prepare)
+    outcome, path = carry_out(job, out, None, Live())
     assert outcome.exit_code == 0, f"{path}: exit code {outcome.exit_code}"
     return read_run(path)
+
+
+class NoAttention:
+    """Stands in for a step: queries come back as they are."""
+
+    calls = 0
+
+    def attend(self, call: Any, queries_BWHD: torch.Tensor, *_: Any) -> torch.Tensor:
+        return queries_BWHD
+
+
+def step_s(prepare: bool, num_rows: int = 16) -> float:
+    """A decode step of the model with attention left out."""
+    hf = load(read_workload(ROOT / "workloads" / "mixed.yaml").file.model, "float32", "cpu", ROOT / "workloads", prepare=prepare).hf
+    rows = torch.arange(num_rows)
+    times = []
+    with seam.serving(hf), torch.inference_mode():
+        for _ in range(30):
+            clock = RealClock()
+            hf(input_ids=rows[None], position_ids=rows[None] + 100, use_cache=False, logits_to_keep=rows, cbbench=NoAttention())
+            times.append(clock.now())
+    return median(times)
 
 
 def value(run: Run, arm: str, key: str) -> float:
@@ -54,6 +86,7 @@ def figures(runs: list[Run], plain: Run) -> list[tuple[str, str, float]]:
     return [
         (f"mixed: {PAGED} / hf-generate", ">= 4", ratio(mixed, speed, PAGED, "hf-generate")),
         (f"mixed: {PAGED} / hf-continuous", ">= 1.5", ratio(mixed, speed, PAGED, "hf-continuous")),
+        *((f"mixed: {PAGED} / {peer}", asked, ratio(mixed, speed, PAGED, peer)) for peer, asked in AT_HAND.items()),
         ("mixed: static+padded+cat / hf-generate", ">= 1", ratio(mixed, speed, "static+padded+cat", "hf-generate")),
         (f"mixed: {PAGED}, prepared / as it comes", "-", value(mixed, PAGED, speed) / value(plain, PAGED, speed)),
         (f"mixed: decode roofline of {PAGED}", ">= 0.3", value(mixed, PAGED, "decode_roofline_frac")),
@@ -69,10 +102,12 @@ def main() -> None:
     out = Path(sys.argv[1])
     fingerprint = machine.fingerprint("cpu", default_threads())
     rates.measure(fingerprint, "cpu")
+    step = step_s(prepare=True) / step_s(prepare=False)
     runs = [measured(*asked, out) for asked in RUNS]
     plain = measured("mixed", [PAGED], None, [], out, prepare=False)
     known = rates.stored(fingerprint) or {}
-    lines = [f"| {name} | {asked} | {got:.2f} |" for name, asked, got in figures(runs, plain)]
+    found = [("a step of 16 rows without attention, prepared / as it comes", "<= 0.7", step), *figures(runs, plain)]
+    lines = [f"| {name} | {asked} | {got:.2f} |" for name, asked, got in found]
     facts = {**fingerprint, **{key: f"{number / 1e9:.1f} G" for key, number in known.items()}, **machine.versions()}
     head = [
         "# Side by side", "", f"Written by `make perf` ({ROUNDS} rounds, medians; read ratios, not times).", "",

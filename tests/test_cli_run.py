@@ -156,6 +156,6 @@ def test_the_command_as_a_process_gives_json_to_a_pipe_and_words_to_stderr(recor
     assert ended.code == 0, ended.err
     assert ended.rows["continuous+varlen+paged"]["exact_matched"] == 4
     said = [f"loading random:{recorded.parent / 'tiny.json'}", "continuous+varlen+paged round 1", "saved"]
-    assert [line.split(" in ")[0] for line in ended.err.splitlines()] == said
+    assert [line.split(" in ")[0].split(": ")[0] for line in ended.err.splitlines()] == said
     assert ended.data[0]["command"] == ["cbbench", *words] and ended.data[0]["machine"]["threads"] == 1
     assert threads == "1", "no strategy changes the threads that later arms run with"
