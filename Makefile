@@ -50,6 +50,11 @@ perf: setup
 	rm -rf build/perf-times
 	$(BIN)/python -m tests.perf build/perf-times
 
+# The same question on a GPU: exactness of every pairing in fp32 and bf16, tokens a second against generate.
+.PHONY: perf-cuda
+perf-cuda: setup
+	$(BIN)/python -m tests.perf_cuda build/perf-cuda
+
 # Environments of peers that do not go with ours.
 .PHONY: peer-openvino peer-vllm
 peer-openvino: PACKAGES := openvino-genai openvino-tokenizers optimum-intel
