@@ -31,10 +31,11 @@ class CpuKernel:
             for first in range(0, row.num_new, QUERY_TILE):
                 tiles.append((packed + first, min(QUERY_TILE, row.num_new - first), index, row.start + first))
             packed += row.num_new
-        tiles.sort(key=lambda tile: -tile[3])  # the long ones first, so that threads end together
-        self.tiles = np.array(tiles, np.int64)
         num_threads = torch.get_num_threads()
-        numba.set_num_threads(min(num_threads, numba.config.NUMBA_NUM_THREADS))
+        shares = min(num_threads, numba.config.NUMBA_NUM_THREADS)
+        tiles.sort(key=lambda tile: tile[1] * (tile[1] + tile[3]))  # by its products
+        self.tiles = np.array([tile for share in range(shares) for tile in tiles[share::shares]], np.int64)  # numba splits into runs
+        numba.set_num_threads(shares)
         torch.set_num_threads(num_threads)  # both share one OpenMP, which numba's call has just set to all cores
 
     def attend(self, call: LayerCall, queries_THD: torch.Tensor, kv: KVView) -> torch.Tensor:
