@@ -41,12 +41,18 @@ class Executor(Protocol):
 class ModelExecutor:
     """Runs each pass of the layout through the model, which calls the attention back in every layer."""
 
-    def __init__(self, model: Model, attention: Attention, cache: KVCache) -> None:
+    def __init__(self, model: Model, attention: Attention, cache: KVCache, num_graphs: int = 0) -> None:
+        """`num_graphs`: decode steps of so many rows are captured as CUDA graphs, where the attention's state allows."""
         self.model = model
         self.attention = attention
         self.cache = cache
         self.max_positions = model.max_positions
         cache.allocate(model.dtype, model.device)
+        self.forward = model.forward
+        if num_graphs:
+            from cbbench.graphs import DecodeGraphs
+
+            self.forward = DecodeGraphs(model, attention, cache, num_graphs).forward
 
     def said_eos(self, sequence: Sequence) -> bool:
         return sequence.output_ids[-1] in self.model.eos_ids
@@ -59,7 +65,7 @@ class ModelExecutor:
             kv = self.cache.view(forward_pass.rows)
             self.attention.prepare(forward_pass, kv, self.model.device)
             started_s = clock.now()
-            sampled = self.model.forward(forward_pass, kv, self.attention)
+            sampled = self.forward(forward_pass, kv, self.attention)
             model_s += clock.now() - started_s
             tokens += zip((row.sequence for row in forward_pass.rows if row.samples), sampled, strict=True)
         return StepResult(tokens, passes, model_s)

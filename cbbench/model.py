@@ -78,17 +78,21 @@ class Model:
             keep = np.array([forward_pass.width - 1])
         index = forward_pass.token_index
         step = seam.Step(forward_pass, kv, attention, None if index is None else torch.from_numpy(index).to(self.device))
-        logits = self.hf(
-            input_ids=torch.from_numpy(ids).to(self.device), position_ids=torch.from_numpy(positions).to(self.device),
-            use_cache=False, logits_to_keep=torch.from_numpy(keep).to(self.device), cbbench=step,
-        ).logits  # fmt: skip
+        ids_BW, positions_BW, kept = (torch.from_numpy(array).to(self.device) for array in (ids, positions, keep))
+        found = self.greedy(ids_BW, positions_BW, kept, step)
         assert step.calls == self.spec.num_layers, f"{step.calls} attention calls in {self.spec.num_layers} layers"
         if self.device.type == "cuda":
             torch.cuda.synchronize()  # a pass that samples nothing would otherwise be stamped before it has run
-        tokens: list[int] = logits.float().argmax(-1).flatten().tolist()
+        tokens: list[int] = found.flatten().tolist()
         if forward_pass.width is None:
             return tokens
         return [token for token, row in zip(tokens, rows, strict=True) if row.samples]
+
+    def greedy(self, ids_BW: torch.Tensor, positions_BW: torch.Tensor, keep: torch.Tensor, step: seam.Step) -> torch.Tensor:
+        """The most likely next token of the columns `keep`, [B, len(keep)]. Works on the device alone: it can be captured."""
+        logits = self.hf(input_ids=ids_BW, position_ids=positions_BW, use_cache=False, logits_to_keep=keep, cbbench=step).logits
+        found: torch.Tensor = logits.float().argmax(-1)
+        return found
 
 
 def vocabulary(config: Any, tokenizer: Any | None, eos_ids: frozenset[int]) -> Vocabulary:

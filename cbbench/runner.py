@@ -164,8 +164,9 @@ class LocalCells:
         cache: KVCache = arm.kv.cls(prepared.spec, budget, longest, arm.kv.options)  # type: ignore[call-arg,assignment]
         attention: Attention = arm.attn.cls(arm.attn.options)  # type: ignore[call-arg,assignment]
         if self.model is not None:
+            graphs = arm.max_num_seqs if attention.captures else 0
             cell["backend"] = attention.backend(self.job.device, self.job.dtype)
-            return Engine(scheduler, cache, ModelExecutor(self.model, attention, cache), RealClock())
+            return Engine(scheduler, cache, ModelExecutor(self.model, attention, cache, graphs), RealClock())
         cost = self.job.workload.file.cost
         return Engine(scheduler, cache, VirtualExecutor(attention, cost.step_s, cost.position_s), VirtualClock())
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -41,11 +42,12 @@ def exactness(dtype: str, out: Path) -> None:
 
 def speed(model: str | None, out: Path) -> None:
     backends = [name for name in ("flash-attn", "torch") if why_not_backend(name) is None]
-    for backend in backends:
-        sets = [f"attn.backend={backend}", "kv.block_size=256", "max_num_seqs=32"]
+    for backend, graphs in product(backends, ("false", "true")):
+        sets = [f"attn.backend={backend}", f"attn.cuda_graphs={graphs}", "kv.block_size=256", "max_num_seqs=32"]
         asked = Overrides(arms=["continuous+varlen+paged", "static+varlen+paged"], sets=sets)
-        found = run("mixed", asked, "bfloat16", out, model, "hf-generate,hf-continuous" if backend == backends[0] else None)
-        print(f"\n{model or 'smollm2-135m'}, varlen by {backend}")
+        is_first = (backend, graphs) == (backends[0], "false")
+        found = run("mixed", asked, "bfloat16", out, model, "hf-generate,hf-continuous" if is_first else None)
+        print(f"\n{model or 'smollm2-135m'}, varlen by {backend}, CUDA graphs {graphs}")
         for grid in tables.grids(tables.table_rows([found]))[:2]:
             print(tables.as_plain(grid))
 

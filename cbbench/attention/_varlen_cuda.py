@@ -6,6 +6,8 @@ copy is counted. Letters as in base.py.
 
 from __future__ import annotations
 
+from copy import copy
+
 import numpy as np
 import torch
 
@@ -21,6 +23,7 @@ class _CudaKernel:
         check_cu_seqlens(cu_seqlens_q := np.cumsum([0, *sizes], dtype=np.int32), forward_pass.num_tokens)
         self.cu_seqlens_q = torch.from_numpy(cu_seqlens_q).to(device)
         self.max_q, self.max_k = max(sizes), max(kv.lengths)
+        self.block_size = kv.block_size
         self.is_paged = kv.block_size % PAGE_MULTIPLE == 0 and kv.slot_table.shape[1] * kv.block_size >= self.max_k
         if self.is_paged:
             table = (kv.slot_table // kv.block_size).astype(np.int32)
@@ -31,6 +34,23 @@ class _CudaKernel:
         else:
             self.block_table = None
             self.cu_seqlens_k = torch.from_numpy(kv.cu_seqlens).to(device)
+
+    def widened(self, longest_tokens: int) -> _CudaKernel:
+        """A copy with tensors of its own, for rows of up to `longest_tokens`."""
+        assert self.block_table is not None
+        wide = copy(self)
+        num_blocks = -(-longest_tokens // self.block_size)
+        wide.max_k = num_blocks * self.block_size
+        wide.block_table = self.block_table.new_zeros((len(self.block_table), num_blocks))
+        wide.lengths, wide.cu_seqlens_k = self.lengths.clone(), self.cu_seqlens_k.clone()
+        wide.refill(self)
+        return wide
+
+    def refill(self, state: _CudaKernel) -> None:
+        assert self.block_table is not None and state.block_table is not None
+        self.block_table[:, : state.block_table.shape[1]].copy_(state.block_table)
+        self.lengths.copy_(state.lengths)
+        self.cu_seqlens_k.copy_(state.cu_seqlens_k)
 
     def read(self, layer: int, kv: KVView) -> tuple[torch.Tensor, torch.Tensor]:
         """A pool of pages [N, B, K, D], or packed [sum of lengths, K, D]."""

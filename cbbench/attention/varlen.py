@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from pydantic import Field
 
-from cbbench.attention.base import Attention, ForwardPass, LayerCall, packed_pass
+from cbbench.attention.base import Attention, ForwardPass, LayerCall, StaticState, packed_pass
 from cbbench.kvcache.base import KVView
 from cbbench.plan import Plan
 from cbbench.strategy import StrictOptions
@@ -29,8 +29,13 @@ class Varlen(Attention):
         backend: Literal["auto", "cpu", "flash-attn", "torch"] = Field(
             "auto", description="the kernel; auto takes the best that is installed"
         )
+        cuda_graphs: bool = Field(False, description="replay decode steps as CUDA graphs; needs paged blocks of a multiple of 256")
 
     options: Options
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        self.captures = options.cuda_graphs
 
     @classmethod
     def cannot_run(cls, device: str, dtype: str, options: StrictOptions) -> str | None:
@@ -38,6 +43,8 @@ class Varlen(Attention):
         backend = _choose(options.backend, device)
         if backend is None:
             return f"varlen has no kernel on {device}: it has one for cpu and two for cuda; serial runs anywhere"
+        if options.cuda_graphs and device != "cuda":
+            return f"varlen's cuda_graphs needs cuda, not {device}"
         if backend == "cpu":
             if device != "cpu":
                 return f"varlen's cpu kernel cannot read memory on {device}"
@@ -51,13 +58,20 @@ class Varlen(Attention):
         return None
 
     def backend(self, device: str, dtype: str) -> str:
-        return _choose(self.options.backend, device) or "none"
+        return (_choose(self.options.backend, device) or "none") + (" in CUDA graphs" if self.options.cuda_graphs else "")
 
     def lay_out(self, plan: Plan) -> list[ForwardPass]:
         return [packed_pass(plan.rows)]
 
     def prepare(self, forward_pass: ForwardPass, kv: KVView, device: torch.device) -> None:
         forward_pass.state = _kernel(_choose(self.options.backend, device.type))(forward_pass, kv, device)
+
+    def static_state(self, forward_pass: ForwardPass, longest_tokens: int) -> StaticState | None:
+        state = forward_pass.state
+        if not getattr(state, "is_paged", False):
+            return None
+        wide: StaticState = state.widened(longest_tokens)
+        return wide
 
     def attend(self, call: LayerCall, queries_BWHD: torch.Tensor, forward_pass: ForwardPass, kv: KVView) -> torch.Tensor:
         out: torch.Tensor = forward_pass.state.attend(call, queries_BWHD[0], kv)

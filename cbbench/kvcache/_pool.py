@@ -50,6 +50,10 @@ class PoolView(KVView):
     def block_size(self) -> int:
         return self._block_size
 
+    @property
+    def write_slots(self) -> torch.Tensor:
+        return self.new_slots
+
     def write(self, layer: int, keys_TKD: torch.Tensor, values_TKD: torch.Tensor) -> None:
         self.pool.keys[layer].index_copy_(0, self.new_slots, keys_TKD)
         self.pool.values[layer].index_copy_(0, self.new_slots, values_TKD)

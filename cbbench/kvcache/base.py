@@ -61,6 +61,11 @@ class KVView(ABC):
     def write(self, layer: int, keys_TKD: torch.Tensor, values_TKD: torch.Tensor) -> None:
         """Stores the new tokens of all rows, packed in row order; held rows have none."""
 
+    @property
+    def write_slots(self) -> torch.Tensor | None:
+        """Where `write` puts the new tokens, [T]: the very tensor that it reads; None where it does not work by slots."""
+        return None
+
     @abstractmethod
     def ragged(self, layer: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """For each row its keys and values, [length, K, D] each."""
