@@ -27,6 +27,15 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Draws docs/pictures by the commands that stand in the pages and renews their tables, from the runs in docs/records.
+.PHONY: pictures docs
+pictures: setup
+	$(BIN)/python -m tests.pictures
+
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "build/site/index.html"
+
 # The counts that strategies decide (steps, padding, memory, preemptions) against the committed baseline: no model, any
 # machine, seconds. After a change that means to move them: make baseline REASON="why".
 PERF_ARMS := --arm static+padded+preallocated --arm static+padded+cat --arm continuous+varlen+paged --arm continuous+serial+cat \

@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from cbbench.cli_compare import baseline_app, compare
 from cbbench.cli_options import Device, Dtype, DtypeOption, Format, FormatOption, ModelName, Prepare, Threads, Trust, WorkloadPath
+from cbbench.cli_show import export, plot, report, show
 from cbbench.cli_workload import workload_app
 from cbbench.errors import UserError
 
@@ -47,7 +48,7 @@ app = typer.Typer(
 )
 app.add_typer(workload_app, name="workload")
 app.add_typer(baseline_app, name="baseline")
-for command in (compare,):
+for command in (compare, report, show, export, plot):
     app.command()(command)
 
 

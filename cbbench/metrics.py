@@ -71,27 +71,33 @@ def throughput(completed: list[Record]) -> Row:
     return {"duration_s": duration_s, **{name: amount / duration_s if duration_s > 0 else None for name, amount in amounts.items()}}
 
 
+LATENCIES = ("queue_wait_s", "ttft_s", "itl_s", "tpot_s", "e2e_s", "normalized_latency_s", "lateness_s")
+
+
 def latency(completed: list[Record]) -> Row:
-    """Every time counts from the scheduled arrival, not from when the loop looked."""
-    samples: dict[str, list[float]] = {
-        name: [] for name in ("queue_wait_s", "ttft_s", "itl_s", "tpot_s", "e2e_s", "normalized_latency_s", "lateness_s")
-    }
-    for r in completed:
-        times, arrival_s = r["token_times_s"], r["arrival_s"]
-        if r["first_scheduled_s"] is not None:
-            samples["queue_wait_s"].append(r["first_scheduled_s"] - arrival_s)
-        if r["submitted_s"] is not None:
-            samples["lateness_s"].append(r["submitted_s"] - arrival_s)
-        if not times:  # a peer that tells no times of tokens
-            samples["e2e_s"].append(r["ended_s"] - arrival_s)
-            continue
-        samples["ttft_s"].append(times[0] - arrival_s)
-        samples["itl_s"] += [later - earlier for earlier, later in pairwise(times)]
-        if len(times) >= 2:
-            samples["tpot_s"].append((times[-1] - times[0]) / (len(times) - 1))
-        samples["e2e_s"].append(times[-1] - arrival_s)
-        samples["normalized_latency_s"].append((times[-1] - arrival_s) / len(times))
-    return {f"{name}_{key}": value for name, values in samples.items() for key, value in distribution(values).items()}
+    return {f"{name}_{key}": value for name, values in pooled_latencies(completed).items() for key, value in distribution(values).items()}
+
+
+def pooled_latencies(completed: list[Record]) -> dict[str, list[float]]:
+    """The population behind each latency, over completed requests."""
+    own = [request_latencies(r) for r in completed]
+    return {name: [value for found in own for value in found[name]] for name in LATENCIES}
+
+
+def request_latencies(r: Record) -> dict[str, list[float]]:
+    """One request's own: a value each, for itl_s one a gap, none where it does not exist. Every time counts from the
+    scheduled arrival, not from when the loop looked."""
+    times, arrival_s = r["token_times_s"], r["arrival_s"]
+    own: dict[str, list[float]] = {name: [] for name in LATENCIES}
+    for name, moment_s in (("queue_wait_s", r["first_scheduled_s"]), ("lateness_s", r["submitted_s"])):
+        if moment_s is not None:
+            own[name] = [moment_s - arrival_s]
+    if not times:  # a peer that tells no times of tokens, or no token came
+        return own if r.get("ended_s") is None else own | {"e2e_s": [r["ended_s"] - arrival_s]}
+    own |= {"ttft_s": [times[0] - arrival_s], "itl_s": [later - earlier for earlier, later in pairwise(times)]}
+    if len(times) >= 2:
+        own["tpot_s"] = [(times[-1] - times[0]) / (len(times) - 1)]
+    return own | {"e2e_s": [times[-1] - arrival_s], "normalized_latency_s": [(times[-1] - arrival_s) / len(times)]}
 
 
 def distribution(values: list[float]) -> Row:

@@ -32,6 +32,10 @@ class Recorded:
     def title(self) -> str:
         return f"{self.arm}, round {self.round} of {self.run.name}"
 
+    @property
+    def completed(self) -> list[dict[str, Any]]:
+        return [r for r in self.requests if r["state"] == "finished"]
+
     @cached_property
     def spans(self) -> list[timeline.Span]:
         return timeline.slot_spans(self.steps, self.requests)
@@ -53,7 +57,7 @@ def choose(run: Run, arms: Sequence[str] = (), round_number: int | None = None) 
         if arm not in known:
             raise UserError(f"--arm {arm}: {run.name} has {', '.join(known)}")
     found = []
-    for arm in arms or known:
+    for arm in dict.fromkeys(arms or known):
         whole = [c for c in run.cells if c.arm == arm and c.failed is None and not c.interrupted and round_number in (None, c.round)]
         if whole:
             found.append(_read(run, _middle(whole)))
@@ -71,6 +75,6 @@ def _middle(cells: list[Cell]) -> Cell:
 def _read(run: Run, cell: Cell) -> Recorded:
     try:
         said, steps, requests = read_records(run.path / cell.arm / str(cell.round))
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{run.path / cell.arm / str(cell.round)}: damaged ({type(error).__name__}: {error})") from error
     return Recorded(run, cell.arm, cell.round, {**said, "metrics": cell.metrics}, steps, requests)

@@ -133,10 +133,10 @@ def stays(steps: list[Record], requests: list[Record]) -> list[Stay]:
         found += [Stay(r["index"], phase, start, end) for phase, start, end in marks if start is not None and end is not None]
     out_since: dict[int, float] = {}
     for step in steps:
+        out_since |= dict.fromkeys(step["preempted"], step["start_s"])
         for _, sequence, _, _ in step["rows"]:
             if sequence in out_since:
                 found.append(Stay(sequence, Phase.PREEMPTED, out_since.pop(sequence), step["start_s"]))
-        out_since |= dict.fromkeys(step["preempted"], step["start_s"])
     return found
 
 
