@@ -12,6 +12,7 @@ from typing import Any
 
 from cbbench.errors import UserError
 from cbbench.judged import EXACT, METRICS_VERSION, TIMED
+from cbbench.plugins import AXES
 from cbbench.results import Run, write_json
 from cbbench.verdicts import middle
 
@@ -35,6 +36,23 @@ def arm_work(info: dict[str, Any], arm: dict[str, Any]) -> dict[str, Any]:
     work = {"workload": info["workload"]["digest"], "model": model["digest"], "dtype": model["dtype"]}
     work |= {"prepared": model.get("prepared"), "metrics": METRICS_VERSION}
     return work | {name: arm.get(name) for name in ("scheduler", "attn", "kv", "max_num_seqs", "budget_tokens")}
+
+
+def differing_work(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """What differs between two arms of one label, with both values. An option that only one side knows came later and is at
+    its default there: at another value it would stand in the label."""
+    before, after = dict(before), dict(after)
+    for axis in AXES:
+        one, other = before.get(axis), after.get(axis)
+        if isinstance(one, dict) and isinstance(other, dict):
+            before[axis], after[axis] = ({key: side[key] for key in side if key in one and key in other} for side in (one, other))
+    return differing(before, after)
+
+
+def differing(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """The fields that differ, with both values."""
+    fields = [name for name in dict.fromkeys([*before, *after]) if before.get(name) != after.get(name)]
+    return ", ".join(f"{name} {before.get(name)!r} -> {after.get(name)!r}" for name in fields)
 
 
 @dataclass(frozen=True)
@@ -104,7 +122,7 @@ def save(name: str, run: Run, reason: str, folder: Path, exact_only: bool = Fals
     path = folder / name / f"{key_of(run.info)}.json"
     fresh = of_run(run, exact_only)
     before = read(path) if path.is_file() else None
-    runs = [kept for kept in before.runs if kept["run"] != run.name] if before is not None and before.arms == fresh.arms else []
+    runs = [kept for kept in before.runs if kept["run"] != run.name] if before is not None and _same_work(before, fresh) else []
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(
         path,
@@ -115,6 +133,10 @@ def save(name: str, run: Run, reason: str, folder: Path, exact_only: bool = Fals
         },
     )  # fmt: skip
     return path
+
+
+def _same_work(one: Baseline, other: Baseline) -> bool:
+    return one.arms.keys() == other.arms.keys() and not any(differing_work(work, other.arms[label]) for label, work in one.arms.items())
 
 
 def read(path: Path) -> Baseline:

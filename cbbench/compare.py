@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cbbench.baselines import Baseline, arm_work
+from cbbench.baselines import Baseline, arm_work, differing_work
+from cbbench.baselines import differing as differing_facts
 from cbbench.errors import UserError
 from cbbench.judged import DEFAULT_MARGIN, EXACT, METRICS, TIMED, Metric
 from cbbench.results import Cell, Run
@@ -113,7 +114,7 @@ def compare_with_baseline(run: Run, baseline: Baseline, rules: Rules) -> list[Ve
             verdicts.append(Verdict(subject, METRICS["output_tok_per_s"], Outcome.missing, "not in the baseline"))
         elif absent := _absent(subject, {label: cells}):
             verdicts += absent
-        elif differing := _differing(baseline.arms[label], arm_work(run.info, arms[label])):
+        elif differing := differing_work(baseline.arms[label], arm_work(run.info, arms[label])):
             why = f"other work: {differing}"
             verdicts.append(Verdict(subject, METRICS["output_tok_per_s"], Outcome.not_comparable, why))
         else:
@@ -133,7 +134,7 @@ def _against_stored(subject: Subject, run: Run, baseline: Baseline, label: str, 
     found: list[Verdict | None] = [
         judge_exact(subject, metric, newest.get(metric.key, {}), values(cells, metric)) for metric in exact_metrics(run.info)
     ]
-    differing = "" if baseline.knows(run.info["machine"]) else _differing(baseline.machine, run.info["machine"])
+    differing = "" if baseline.knows(run.info["machine"]) else differing_facts(baseline.machine, run.info["machine"])
     for metric in TIMED if run.info["model"]["digest"] else []:
         if not any(newest.get(metric.key, {}).values()):
             continue
@@ -152,9 +153,3 @@ def _labelled(verdicts: list[Verdict], differing: str) -> list[Verdict]:
         return verdicts
     label = f"other machine: {differing}"
     return [v if v.metric.exact or v.why == label else replace(v, why=f"{v.why}; {label}" if v.why else label) for v in verdicts]
-
-
-def _differing(before: dict[str, Any], after: dict[str, Any]) -> str:
-    """The fields that differ, with both values."""
-    fields = [name for name in dict.fromkeys([*before, *after]) if before.get(name) != after.get(name)]
-    return ", ".join(f"{name} {before.get(name)!r} -> {after.get(name)!r}" for name in fields)

@@ -70,10 +70,10 @@ class Arm:
     def strategy_label(self) -> str:
         return "+".join(chosen.label for chosen in (self.scheduler, self.attn, self.kv))
 
-    def strategies(self) -> dict[str, dict[str, Any]]:
-        """As a workload names them."""
+    def strategies(self, changed_only: bool = False) -> dict[str, dict[str, Any]]:
+        """As a workload names them; `changed_only`: without options at their defaults."""
         pairs = zip(AXES, (self.scheduler, self.attn, self.kv), strict=True)
-        return {axis: {"name": chosen.name, **chosen.options.model_dump()} for axis, chosen in pairs}
+        return {axis: {"name": chosen.name, **chosen.options.model_dump(exclude_defaults=changed_only)} for axis, chosen in pairs}
 
     def describe(self) -> dict[str, Any]:
         """Everything that decides what it does, for run.json."""

@@ -131,7 +131,8 @@ class IsolatedCells:
         data = {key: value for key, value in source.source.data.items() if key not in UNSAID}
         model = job.model if job.model == NO_MODEL else relocated(job.model, job.model_dir or Path.cwd(), made)
         limits = {"max_num_seqs": arm.max_num_seqs, "memory_budget": arm.memory_budget}
-        said = {**arm.strategies(), **{name: value for name, value in limits.items() if value is not None}}
+        strategies = arm.strategies(changed_only=True)  # another revision may not know them all
+        said = {**strategies, **{name: value for name, value in limits.items() if value is not None}}
         data |= {"model": model, "dtype": job.dtype, "engine": said}
         if isinstance(data["requests"], str):
             shutil.copyfile(source.path.parent / data["requests"], made / "requests.jsonl")
