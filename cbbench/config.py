@@ -115,6 +115,10 @@ def build_peers(text: str | None, sets: list[str], pythons: list[str], max_num_s
             peers.append(PeerArm(Chosen(name, cls, cls.Options.model_validate(given)), max_num_seqs))
         except ValidationError as error:
             raise explain(error, cls.Options, lambda loc: f"--set peer.{'.'.join(map(str, loc))}") from error
+    known = sorted({option for peer in peers for option in peer.chosen.cls.Options.model_fields})
+    for axis, option, _ in map(_split_set, sets):
+        if axis == "peer" and option not in known:
+            raise UserError(f"--set peer.{option}: no chosen peer has this option; they have {', '.join(known) or 'none'}")
     if python_of:
         name = next(iter(python_of))
         raise UserError(f"--peer-python {name}={python_of[name]}: no peer of that name that runs in an interpreter of its own is chosen")

@@ -11,7 +11,7 @@ from cbbench.executor import Executor, StepResult
 from cbbench.kvcache.base import KVCache
 from cbbench.plan import Plan
 from cbbench.record import RequestRecord, RunRecord, Slots, StepRecord, describe_pass, describe_rows, describe_usage
-from cbbench.request import Request, Sequence, State
+from cbbench.request import Request, Sequence, State, refusal
 from cbbench.schedulers.base import Scheduler
 
 
@@ -103,14 +103,7 @@ class Engine:
 
     def refusal(self, sequence: Sequence) -> str | None:
         """The one rule of admission: what can never run is refused at once, with both numbers."""
-        request, limit = sequence.request, self.executor.max_positions
-        if not request.prompt_ids:
-            return "the prompt has no tokens"
-        if request.max_new_tokens < 1:
-            return f"asks for {request.max_new_tokens} new tokens"
-        if limit is not None and request.max_kv_tokens > limit:
-            return f"needs {request.max_kv_tokens} positions, the model has {limit}"
-        return self.cache.refusal(sequence)
+        return refusal(sequence.request, self.executor.max_positions) or self.cache.refusal(sequence)
 
     def take_cancellations(self) -> None:
         for sequence in self.sequences if self.to_cancel else []:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +12,8 @@ from cbbench import machine
 from cbbench.clock import RealClock
 from cbbench.config import PeerArm
 from cbbench.job import Prepared
-from cbbench.peers.base import Peer, Setting, describe_answer
+from cbbench.peers.base import Answer, Peer, Setting, describe_answer
+from cbbench.request import Request, refusal
 from cbbench.results import write_records
 from cbbench.runner import Progress, judged, warmup_requests
 
@@ -36,9 +39,12 @@ class PeerCells:
         return self._model
 
     def run(self, arm: PeerArm, folder: Path) -> dict[str, Any]:
-        job, requests = self.prepared.job, self.prepared.requests
+        job = self.prepared.job
         model = self.prepared.model
         assert model is not None  # job.py refuses peers without one
+        refused = {i: why for i, request in enumerate(self.prepared.requests) if (why := refusal(request, model.max_positions))}
+        places = [i for i in range(len(self.prepared.requests)) if i not in refused]
+        requests = [self.prepared.requests[i] for i in places]
         setting = Setting(
             arm.max_num_seqs, job.dtype, job.device, job.num_threads, self.model, model.digest, model.eos_ids, model.spec.bytes_per_token
         )  # fmt: skip
@@ -54,5 +60,12 @@ class PeerCells:
             cell = {"peer": arm.chosen.name, "peer_version": peer.version, "peak_memory_bytes": peak.grown_bytes(), "interrupted": False}
         finally:
             peer.stop()
-        lines = [describe_answer(answer, requests[answer.index]) for answer in sorted(answers, key=lambda a: a.index)]
+        answers = [replace(answer, index=places[answer.index]) for answer in answers]
+        lines = _lines(self.prepared.requests, [*answers, *(Answer(i, failed=why) for i, why in refused.items())], refused)
         return write_records(folder, cell, [], judged(self.prepared, lines, self.progress))
+
+
+def _lines(requests: list[Request], answers: list[Answer], refused: Collection[int]) -> list[dict[str, Any]]:
+    """Records in the order of the requests. What no arm could run is refused for a peer, too: it is not asked."""
+    lines = [describe_answer(answer, requests[answer.index]) for answer in sorted(answers, key=lambda a: a.index)]
+    return [line | {"state": "refused"} if line["index"] in refused else line for line in lines]

@@ -29,6 +29,17 @@ class Request:
         return len(self.prompt_ids) + self.max_new_tokens - 1
 
 
+def refusal(request: Request, max_positions: int | None) -> str | None:
+    """Why no engine could ever run it, with both numbers; `max_positions`: of the model, None without a limit."""
+    if not request.prompt_ids:
+        return "the prompt has no tokens"
+    if request.max_new_tokens < 1:
+        return f"asks for {request.max_new_tokens} new tokens"
+    if max_positions is not None and request.max_kv_tokens > max_positions:
+        return f"needs {request.max_kv_tokens} positions, the model has {max_positions}"
+    return None
+
+
 class State(StrEnum):
     WAITING = "waiting"
     RUNNING = "running"

@@ -90,6 +90,7 @@ class ContinuousBatchingPipeline:
 """,
     "torch.py": "from common_fake import note\n\ndef set_num_threads(number):\n    note(threads=number)\n",
     "vllm/sampling_params.py": "import enum\nRequestOutputKind = enum.Enum('RequestOutputKind', 'CUMULATIVE DELTA')\n",
+    "vllm/platforms.py": "class current_platform:\n    device_type = 'cpu'\n",
     "vllm/__init__.py": """
 import os
 from common_fake import answer, note

@@ -145,3 +145,8 @@ def test_vllm_is_asked_for_greedy_tokens_and_for_an_end_of_sequence_where_it_cou
         same | {"max_tokens": 4, "ignore_eos": True, "stop_token_ids": None},
         same | {"max_tokens": 7, "ignore_eos": True, "stop_token_ids": None},
     ]
+
+
+def test_a_vllm_built_for_another_device_is_no_row_of_this_table(place: Path) -> None:
+    with pytest.raises(RuntimeError, match="this vllm is a build for cpu, the run is on cuda"):
+        answers(Vllm, device="cuda")

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +11,9 @@ import pytest
 import yaml
 
 from tests.commands import Ended, command, run_json, write_config, write_lines
+from tests.servers import Fake, completion, fake
+
+__all__ = ["fake"]  # the fixture
 
 HELLO = [{"role": "system", "content": "short"}, {"role": "user", "content": "hi"}]
 ROWS = [
@@ -22,59 +22,6 @@ ROWS = [
     {"id": "ids", "prompt_ids": [5, 6, 7], "max_new_tokens": 4},
     {"id": "more", "prompt": "upon", "max_new_tokens": 3},
 ]
-
-
-def completion(path: str, body: dict[str, Any]) -> dict[str, Any]:
-    """As a server answers: two tokens fewer than it may."""
-    text = {"message": {"role": "assistant", "content": "hello"}} if "chat" in path else {"text": f" {body['prompt']}\u2028"}
-    usage = {"prompt_tokens": 3, "completion_tokens": body["max_tokens"] - 2, "total_tokens": 99}
-    return {"choices": [{**text, "index": 0, "finish_reason": "stop"}], "usage": usage}
-
-
-@dataclass
-class Fake:
-    """A server on this machine; `answer` gives its reply, or the raw bytes of one, or (code, text)."""
-
-    answer: Callable[[str, dict[str, Any]], Any] = completion
-    models: Any = field(default_factory=lambda: {"data": [{"id": "first"}, {"id": "second"}]})
-    asked: list[tuple[str, Any, str | None]] = field(default_factory=list)  # path, body, authorization
-    url: str = ""
-
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
-    monkeypatch.setenv("NO_PROXY", "*")
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    made = Fake()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.reply(made.models if self.path == "/v1/models" else (404, "no such page"))
-
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            made.asked.append((self.path, body, self.headers["Authorization"]))
-            self.reply(made.answer(self.path, body))
-
-        def reply(self, given: Any) -> None:
-            code, content = given if isinstance(given, tuple) else (200, given)
-            raw = content if isinstance(content, bytes) else (content if isinstance(content, str) else json.dumps(content)).encode()
-            self.send_response(code)
-            self.send_header("Content-Length", str(len(raw) + 50 * (code == 200 and raw.startswith(b"CUT"))))
-            self.end_headers()
-            self.wfile.write(raw)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    made.url = f"http://127.0.0.1:{server.server_port}/v1"
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield made
-    server.shutdown()
-    thread.join()
-    server.server_close()
 
 
 def record(fake: Fake, folder: Path, *words: str, rows: list[dict[str, Any]] = ROWS) -> Ended:

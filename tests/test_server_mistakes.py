@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.commands import command, write_lines
-from tests.test_server import ROWS, Fake, completion, fake, record
+from tests.servers import Fake, completion, fake
+from tests.test_server import ROWS, record
 
 __all__ = ["fake"]  # the fixture
 

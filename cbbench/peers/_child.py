@@ -5,8 +5,12 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
+import tempfile
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -60,9 +64,10 @@ class ChildPeer(Peer):
             )  # fmt: skip
         self.pid = self.process.pid
         self.version = self._ask(
-            model_dir=str(model_folder(setting.model_digest, setting.model)), dtype=setting.dtype, num_threads=setting.num_threads,
+            model_dir=str(model_folder(setting.model_digest, setting.model)), dtype=setting.dtype, device=setting.device,
+            num_threads=setting.num_threads,
             max_num_seqs=setting.max_num_seqs, longest=longest, kv_tokens=kv_tokens, kv_bytes=kv_tokens * setting.bytes_per_token,
-            max_num_batched_tokens=max(512, *(len(r.prompt_ids) for r in requests)), eos_ids=sorted(setting.eos_ids),
+            max_num_batched_tokens=max([512, *(len(r.prompt_ids) for r in requests)]), eos_ids=sorted(setting.eos_ids),
         )["version"]  # fmt: skip
 
     def run(self, requests: list[Request], clock: RealClock) -> list[Answer]:
@@ -74,7 +79,8 @@ class ChildPeer(Peer):
 
     def stop(self) -> None:
         if hasattr(self, "process"):
-            self.process.kill()
+            with suppress(ProcessLookupError, PermissionError):  # gone already
+                os.killpg(self.process.pid, signal.SIGKILL)  # with whatever it started: it leads a group of its own
             self.process.communicate()
 
     def _ask(self, **question: Any) -> dict[str, Any]:
@@ -93,18 +99,26 @@ class ChildPeer(Peer):
 @cache
 def has_module(python: Path, module: str) -> bool:
     """Whether that interpreter would find the module; it is not imported."""
-    code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
+    code = f"import importlib.util; print(importlib.util.find_spec({module!r}) is not None)"
     try:
-        return subprocess.run([python, "-c", code], capture_output=True).returncode == 0
+        return subprocess.run([python, "-c", code], capture_output=True, text=True).stdout.endswith("True\n")
     except OSError as error:
         raise UserError(f"--peer-python {python}: {error.strerror}") from error
 
 
 def model_folder(digest: str, model: Any) -> Path:
-    """The model as a Hugging Face folder of safetensors, written once per digest of its weights."""
+    """The model as a Hugging Face folder of safetensors, written once per digest of its weights: beside its place, and renamed."""
     folder = cache_dir() / "peers" / digest / "hf"
-    if not folder.exists():
-        half = folder.with_name(".hf")
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    half = Path(tempfile.mkdtemp(prefix=".hf-", dir=folder.parent))
+    try:
         model().hf.save_pretrained(half)
         half.rename(folder)
+    except OSError:
+        if not folder.is_dir():  # else another process was faster, and its copy is as good
+            raise
+    finally:
+        shutil.rmtree(half, ignore_errors=True)
     return folder

@@ -38,7 +38,10 @@ class OpenAi(Peer):
     @classmethod
     def cannot_run(cls, device: str, dtype: str, options: StrictOptions) -> str | None:
         assert isinstance(options, cls.Options)
-        return None if options.url else "say where the server is: --set peer.url=http://localhost:8000/v1"
+        if not options.url:
+            return "say where the server is: --set peer.url=http://localhost:8000/v1"
+        Server(options.url, "any", FLAGS)  # refuses what is no URL
+        return None
 
     def start(self, requests: list[Request]) -> None:
         self.server = Server(self.options.url or "", self.options.model, FLAGS)
@@ -53,29 +56,36 @@ class OpenAi(Peer):
 
     def run(self, requests: list[Request], clock: RealClock) -> list[Answer]:
         order = sorted(range(len(requests)), key=lambda index: requests[index].arrival_s)
-        with ThreadPoolExecutor(self.setting.max_num_seqs) as pool:
+        pool = ThreadPoolExecutor(self.setting.max_num_seqs)
+        try:
             asked = [pool.submit(self._answer, index, requests[index], clock) for index in order]
             return [future.result() for future in asked]
+        finally:
+            pool.shutdown(cancel_futures=True)  # an interrupt waits for what is under way alone
 
     def _answer(self, index: int, request: Request, clock: RealClock) -> Answer:
         clock.wait_until(request.arrival_s)
         answer = Answer(index, token_times_s=[], first_scheduled_s=clock.now())
         assert answer.token_times_s is not None
-        produced = None
+        produced: int | None = None
+        tells_ids = False
         try:
             for event in self._events(request):
                 now_s = clock.now()
                 produced = (event.get("usage") or {}).get("completion_tokens", produced)
                 for choice in event.get("choices") or []:
+                    tells_ids |= choice.get("token_ids") is not None
                     ids = choice.get("token_ids") or ([UNKNOWN] if choice.get("text") else [])
                     answer.output_ids += ids
                     answer.token_times_s += [now_s] * len(ids)
+            if not tells_ids:
+                _count(answer, produced)
         except UserError as error:
             answer.failed = str(error)
+        except (AttributeError, TypeError) as error:
+            answer.failed = f"{self.server.url}/completions: an event is no completion: {error}"
         answer.ended_s = clock.now()
-        if UNKNOWN in answer.output_ids:
-            _count(answer, produced)
-        else:
+        if tells_ids:
             answer.output_ids = until_end(answer.output_ids, request, self.setting.eos_ids)
             answer.token_times_s = answer.token_times_s[: len(answer.output_ids)]
         return answer
@@ -93,3 +103,5 @@ def _count(answer: Answer, produced: int | None) -> None:
     if produced is not None and produced != len(answer.output_ids):
         answer.output_ids = [UNKNOWN] * produced
         answer.token_times_s = None
+    if not answer.output_ids:
+        answer.failed = "the server showed no token and counted none"

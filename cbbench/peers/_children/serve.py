@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -35,6 +36,7 @@ def serve(make: Callable[[dict[str, Any]], tuple[Engine, str]]) -> None:
             else:
                 reply = {"answers": run(engine, asked["requests"])}
         except Exception as error:
+            traceback.print_exc()
             reply = {"failed": f"{type(error).__name__}: {error}"}
         replies.write(json.dumps(reply) + "\n")
         replies.flush()

@@ -49,7 +49,10 @@ class Engine:
         self.pipeline.step()
         for index, handle in list(self.handles.items()):
             tokens = [token for output in handle.read().values() for token in output.generated_ids] if handle.can_read() else []
-            has_ended = handle.get_status() != genai.GenerationStatus.RUNNING
+            status = handle.get_status()
+            if status not in (genai.GenerationStatus.RUNNING, genai.GenerationStatus.FINISHED):
+                raise RuntimeError(f"request {index} was dropped ({status}): no room in its cache")  # what it has is no answer
+            has_ended = status == genai.GenerationStatus.FINISHED
             if has_ended:
                 del self.handles[index]
             if tokens or has_ended:

@@ -17,7 +17,10 @@ class Engine:
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(max(1, -(-setting["kv_bytes"] // 2**30))))  # GiB, whole ones only
         import torch
         from vllm import LLM
+        from vllm.platforms import current_platform
 
+        if current_platform.device_type != setting["device"]:
+            raise RuntimeError(f"this vllm is a build for {current_platform.device_type}, the run is on {setting['device']}")
         llm = LLM(
             model=setting["model_dir"], skip_tokenizer_init=True, dtype=setting["dtype"], max_num_seqs=setting["max_num_seqs"],
             max_num_batched_tokens=max(setting["max_num_batched_tokens"], setting["longest"]), max_model_len=setting["longest"],
