@@ -6,13 +6,16 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cbbench import machine
 from cbbench.clock import RealClock
+from cbbench.peers._children import serve
 from tests.children import ARM, FAKE, LABEL, Written, cell_of, engine, in_order, rows_of, run_fake, started
 from tests.commands import read_lines, run_folder, write_workload
 from tests.engines import LLAMA_LIKE, requests, tiny
@@ -98,7 +101,8 @@ def test_an_engine_is_given_memory_for_a_full_batch_of_the_longest_request(engin
         (note,) = engine.notes("setting")
     longest = 600 + 9  # and nothing for the last token, but one to be safe
     assert note["setting"] | {"model_dir": ""} == {
-        "model_dir": "", "dtype": "float32", "device": "cpu", "num_threads": 7, "max_num_seqs": 3, "longest": longest, "kv_tokens": 3 * longest,
+        "model_dir": "", "dtype": "float32", "device": "cpu",
+        "num_threads": 7, "max_num_seqs": 3, "longest": longest, "kv_tokens": 3 * longest,
         "kv_bytes": 3 * longest * tiny().spec.bytes_per_token, "max_num_batched_tokens": 600, "eos_ids": [2],
     }  # fmt: skip
 
@@ -149,3 +153,28 @@ def test_what_no_arm_could_run_is_refused_for_a_peer_too_and_never_asked_for(rec
     assert lines[LABEL][2]["reason"] == lines[ARM][2]["reason"] == f"needs {limit + 1} positions, the model has {limit}"
     assert {len(note["request"]["prompt_ids"]) for note in engine.notes("added")} == {3, 25, 1, 5}
     assert engine.notes("setting")[0]["setting"]["longest"] == 25 + 5, "what is refused takes no memory"
+
+
+def test_an_engine_never_has_more_than_the_batch_limit_in_its_hands() -> None:
+    class Engine:
+        """A token a step for everyone; three tokens each."""
+
+        def __init__(self) -> None:
+            self.left: dict[int, int] = {}
+            self.most = 0
+
+        def add(self, index: int, request: dict[str, Any]) -> None:
+            self.left[index] = 3
+            self.most = max(self.most, len(self.left))
+
+        def step(self) -> Iterator[tuple[int, list[int], bool]]:
+            for index in list(self.left):
+                self.left[index] -= 1
+                yield index, [7], not self.left[index]
+                if not self.left[index]:
+                    del self.left[index]
+
+    engine = Engine()
+    answers = serve.run(engine, [{"arrival_s": 0.0}] * 7, max_num_seqs=2)
+    assert engine.most == 2 and [answer["output_ids"] for answer in answers] == [[7, 7, 7]] * 7
+    assert all(answer["ended_s"] == answer["token_times_s"][-1] for answer in answers)

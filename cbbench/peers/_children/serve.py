@@ -27,14 +27,16 @@ def serve(make: Callable[[dict[str, Any]], tuple[Engine, str]]) -> None:
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # from here on a print is no reply
     engine: Engine | None = None
+    max_num_seqs = 0
     for line in sys.stdin:
         asked = json.loads(line)
         try:
             if engine is None:
                 engine, version = make(asked)
+                max_num_seqs = asked["max_num_seqs"]
                 reply: dict[str, Any] = {"version": version}
             else:
-                reply = {"answers": run(engine, asked["requests"])}
+                reply = {"answers": run(engine, asked["requests"], max_num_seqs)}
         except Exception as error:
             traceback.print_exc()
             reply = {"failed": f"{type(error).__name__}: {error}"}
@@ -42,8 +44,9 @@ def serve(make: Callable[[dict[str, Any]], tuple[Engine, str]]) -> None:
         replies.flush()
 
 
-def run(engine: Engine, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each request is handed over when it is due, between two steps."""
+def run(engine: Engine, requests: list[dict[str, Any]], max_num_seqs: int) -> list[dict[str, Any]]:
+    """Each request is handed over when it is due and a place is free, between two steps: not every engine keeps the limit
+    itself (OpenVINO's does not while it splits prompts)."""
     started = time.perf_counter()
     due = sorted(range(len(requests)), key=lambda index: requests[index]["arrival_s"])
     answers: list[dict[str, Any]] = [
@@ -52,7 +55,7 @@ def run(engine: Engine, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
     running: set[int] = set()
     while due or running:
         now_s = time.perf_counter() - started
-        while due and requests[due[0]]["arrival_s"] <= now_s:
+        while due and len(running) < max_num_seqs and requests[due[0]]["arrival_s"] <= now_s:
             engine.add(due[0], requests[due[0]])
             running.add(due.pop(0))
         if not running:
