@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -98,6 +99,12 @@ def figures(runs: list[Run], plain: Run) -> list[tuple[str, str, float]]:
     ]
 
 
+def peer_versions(run: Run) -> str:
+    """Of the peers that are other packages than transformers."""
+    said = [json.loads(path.read_text()) for path in sorted(run.path.glob("*/1/cell.json"))]
+    return ", ".join(f"{cell['peer']} {cell['peer_version']}" for cell in said if cell.get("peer_version"))
+
+
 def main() -> None:
     out = Path(sys.argv[1])
     fingerprint = machine.fingerprint("cpu", default_threads())
@@ -111,7 +118,8 @@ def main() -> None:
     facts = {**fingerprint, **{key: f"{number / 1e9:.1f} G" for key, number in known.items()}, **machine.versions()}
     head = [
         "# Side by side", "", f"Written by `make perf` ({ROUNDS} rounds, medians; read ratios, not times).", "",
-        ", ".join(f"{name} {fact}" for name, fact in facts.items() if fact), "", "| what | asked | got |", "|---|---|---|", *lines, "",
+        ", ".join([*(f"{name} {fact}" for name, fact in facts.items() if fact), peer_versions(runs[0])]), "",
+        "| what | asked | got |", "|---|---|---|", *lines, "",
     ]  # fmt: skip
     groups = []
     for run in runs:
