@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -92,14 +91,6 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Written:
     monkeypatch.setenv("FAKE_NOTES", str(tmp_path / "notes.jsonl"))
     monkeypatch.setattr(FakeEngine, "child", str(tmp_path / "engine.py"))
     return Written(tmp_path)
-
-
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Ctrl-C is a KeyboardInterrupt, even where a shell started us in its background."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """No network in tests; one thread, since tiny models gain nothing from two and suffer badly when a machine is shared."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from tests.commands import recorded_workload
 from tests.engines import tiny
 
 torch.set_num_threads(1)
+# A shell starts its background jobs with SIGINT ignored, and a child would inherit that: tests of an interrupt would hang.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

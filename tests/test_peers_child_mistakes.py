@@ -15,11 +15,11 @@ from cbbench.peers._child import ChildOptions, ChildPeer
 from cbbench.peers.openvino import OpenVino
 from cbbench.peers.vllm import Vllm
 from cbbench.request import Request
-from tests.children import ARM, LABEL, FakeEngine, Written, cell_of, engine, in_order, interruptible, rows_of, run_fake, started
+from tests.children import ARM, LABEL, FakeEngine, Written, cell_of, engine, in_order, rows_of, run_fake, started
 from tests.commands import Ended, command, run_folder
 from tests.engines import requests, tiny
 
-__all__ = ["engine", "interruptible"]  # the fixtures
+__all__ = ["engine"]  # the fixtures
 
 LOG = "children ended by itself; its last words are in "
 
@@ -73,7 +73,6 @@ def test_a_child_that_dies_between_two_questions_is_that_same_line(
     assert failure(run_fake(recorded, tmp_path), tmp_path).startswith(f"RuntimeError: {LOG}")
 
 
-@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_ends_the_run_and_the_child(recorded: Path, tmp_path: Path, engine: Written) -> None:
     engine(rows_of(recorded), step="os.kill(os.getppid(), signal.SIGINT); time.sleep(60)")
     ended = run_fake(recorded, tmp_path)

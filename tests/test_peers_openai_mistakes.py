@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.children import interruptible
 from tests.commands import command, run_folder, write_config, write_workload
 from tests.engines import requests, tiny
 from tests.servers import Completions, Fake, Stream, fake
 from tests.test_peers_openai import ARM, Outputs, answers, outputs, run_peer, saved
 
-__all__ = ["fake", "interruptible", "outputs"]  # the fixtures
+__all__ = ["fake", "outputs"]  # the fixtures
 
 
 def test_an_answer_that_shows_nothing_and_counts_nothing_is_no_finished_request(fake: Fake) -> None:
@@ -98,7 +97,6 @@ def test_a_server_that_is_gone_or_has_no_models_is_a_failed_row_and_the_arms_hav
         assert cell["failed"].startswith(f"UserError: {address}/models: ") and said in cell["failed"]
 
 
-@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_ends_the_run_without_asking_for_what_is_still_to_come(
     recorded: Path, tmp_path: Path, fake: Fake, outputs: Outputs
 ) -> None:
