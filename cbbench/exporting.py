@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from cbbench.errors import UserError
 from cbbench.metrics import only_decodes, request_latencies
 from cbbench.recorded import Recorded
 from cbbench.terminal_columns import printable
+from cbbench.whole import replacing
 
 # fmt: off
 WHOSE = {"arm": "string", "round": "Int64"}
@@ -54,7 +55,7 @@ def _write_trace(chosen: list[Recorded], out: Path | None) -> Path:
     if path.suffix != ".json":
         raise UserError(f"-o {path}: should end in .json")
     _check_place(path, path.parent, lambda: _first_line(path).startswith(perfetto.HEAD))
-    with _half_of(path) as half, half.open("w", encoding="utf-8") as file:
+    with replacing(path) as half, half.open("w", encoding="utf-8") as file:
         for text in perfetto.lines(chosen):
             file.write(text)
     return path
@@ -70,7 +71,7 @@ def _write_tables(chosen: list[Recorded], format: str, out: Path | None) -> list
     folder.mkdir(exist_ok=True)
     with ExitStack() as stack:
         for path, frame in made.items():
-            half = stack.enter_context(_half_of(path))
+            half = stack.enter_context(replacing(path))
             frame.to_parquet(half, index=False) if format == "parquet" else frame.to_csv(half, index=False)
     return list(made)
 
@@ -95,17 +96,6 @@ def _columns(path: Path) -> list[str]:
 def _first_line(path: Path) -> str:
     with path.open(encoding="utf-8") as file:
         return file.readline(1000)
-
-
-@contextmanager
-def _half_of(path: Path) -> Iterator[Path]:
-    """A file beside its place, which it takes when it is whole."""
-    half = path.with_name(f".{path.name}")
-    try:
-        yield half
-        half.replace(path)
-    finally:
-        half.unlink(missing_ok=True)
 
 
 def frames(chosen: list[Recorded]) -> dict[str, pd.DataFrame]:

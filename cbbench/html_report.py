@@ -26,6 +26,7 @@ from cbbench.html_requests import COLUMNS, describe, followed
 from cbbench.recorded import Recorded, choose
 from cbbench.results import Run
 from cbbench.tables import Grid, TableRow
+from cbbench.whole import replacing
 
 MAX_PANELS = 48  # arms drawn over time on a page
 SHOWN_AT_FIRST = 6  # of a group; the reader chooses others
@@ -67,12 +68,10 @@ def write_report(runs: list[Run], out: Path) -> None:
     if out.is_dir() or not out.parent.is_dir():
         raise UserError(f"-o {out}: should be a file in a folder that exists, like report.html")
     page = render(runs)
-    half = out.with_name(f".{out.name}")
     try:
-        half.write_text(page, encoding="utf-8")
-        half.replace(out)
+        with replacing(out) as half:
+            half.write_text(page, encoding="utf-8")
     except OSError as error:
-        half.unlink(missing_ok=True)
         raise UserError(f"-o {out}: cannot be written ({error.strerror})") from error
 
 

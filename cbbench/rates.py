@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cbbench.clock import RealClock
+from cbbench.whole import replacing
 
 ROUNDS = 7
 
@@ -63,7 +64,6 @@ def measure(fingerprint: dict[str, Any], device: str) -> dict[str, float]:
     rates = {name: max(rate, (stored(fingerprint) or rates)[name]) for name, rate in rates.items()}
     place = _place(fingerprint)
     place.parent.mkdir(parents=True, exist_ok=True)
-    half = place.with_suffix(".half")
-    half.write_text(json.dumps(rates))
-    half.replace(place)
+    with replacing(place) as half:
+        half.write_text(json.dumps(rates))
     return rates

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +13,7 @@ from transformers import GenerationConfig
 from cbbench.gguf import cache_dir
 from cbbench.model import Model
 from cbbench.request import Request
+from cbbench.whole import replacing
 
 TIE_TOLERANCE = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.25}  # top-2 logit gap that rounding can cross
 
@@ -54,9 +54,8 @@ def cached_greedy(model: Model, request: Request) -> tuple[int, ...]:
         return ()  # the engine will refuse it
     output = greedy(model, list(request.prompt_ids), request.max_new_tokens, request.ignore_eos)
     place.parent.mkdir(parents=True, exist_ok=True)
-    half = place.with_suffix(f".{os.getpid()}")
-    half.write_text(json.dumps(output))
-    half.replace(place)
+    with replacing(place) as half:
+        half.write_text(json.dumps(output))
     return tuple(output)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from cbbench.errors import UserError
 from cbbench.judged import METRICS_VERSION
 from cbbench.metrics import summarize
+from cbbench.whole import replacing
 
 SCHEMA_VERSION = 1
 RECORDS = ("steps", "requests")
@@ -92,10 +93,8 @@ def name_cell(folder: Path, arm: str, round_number: int) -> None:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Whole or not at all."""
-    half = path.with_name(f".{path.name}")
-    half.write_text(json.dumps(data, indent=1, allow_nan=False) + "\n")
-    half.replace(path)
+    with replacing(path) as half:
+        half.write_text(json.dumps(data, indent=1, allow_nan=False) + "\n")
 
 
 @dataclass

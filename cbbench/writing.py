@@ -12,6 +12,7 @@ import yaml
 
 from cbbench.errors import UserError
 from cbbench.rows import RequestRow
+from cbbench.whole import replacing
 from cbbench.yaml_source import read_yaml
 
 _BLANK = RequestRow(id="-", max_new_tokens=1)
@@ -41,11 +42,9 @@ def refuse_overwriting(target: Path, source: Path) -> None:
 def write_rows(target: Path, rows: Iterable[RequestRow]) -> None:
     """NAME.jsonl beside NAME.yaml; a field at its default is left out."""
     path = target.with_suffix(".jsonl")
-    half = path.with_name(f".{path.name}")
-    with half.open("w", encoding="utf-8") as file:
+    with replacing(path) as half, half.open("w", encoding="utf-8") as file:
         for row in rows:
             file.write(as_line(row))
-    half.replace(path)
 
 
 def as_line(row: RequestRow) -> str:
@@ -69,9 +68,8 @@ def update_yaml(target: Path, head: dict[str, Any], blocks: dict[str, Any], text
     else:
         old = text or _dumped(head)
         new = _replaced(old, blocks) or _dumped(_merged(yaml.safe_load(old), blocks))
-    half = target.with_name(f".{target.name}")
-    half.write_text(new, encoding="utf-8")
-    half.replace(target)
+    with replacing(target) as half:
+        half.write_text(new, encoding="utf-8")
 
 
 def with_blocks(path: Path, blocks: dict[str, Any]) -> str:

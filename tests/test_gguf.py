@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def test_what_a_killed_process_left_is_not_taken_for_a_copy(tmp_path: Path, cach
 
     monkeypatch.setattr(gguf, "_convert", killed)
     with monkeypatch.context() as patch:
-        patch.setattr(gguf.shutil, "rmtree", lambda *_, **__: None)  # kill -9: no clean-up runs
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)  # kill -9: no clean-up runs
         with pytest.raises(SystemExit):
             gguf.converted(tmp_path / "m.gguf")
     assert [path.read_text() for path in cache.rglob("config.json")] == ["half"]

@@ -5,11 +5,10 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -20,9 +19,10 @@ from pydantic import Field
 from cbbench.clock import RealClock
 from cbbench.errors import UserError
 from cbbench.gguf import cache_dir
-from cbbench.peers.base import Answer, Peer
+from cbbench.peers.base import Answer, HfModel, Peer
 from cbbench.request import Request
 from cbbench.strategy import StrictOptions
+from cbbench.whole import filled_once
 
 CHILDREN = Path(__file__).parent / "_children"
 
@@ -106,19 +106,6 @@ def has_module(python: Path, module: str) -> bool:
         raise UserError(f"--peer-python {python}: {error.strerror}") from error
 
 
-def model_folder(digest: str, model: Any) -> Path:
-    """The model as a Hugging Face folder of safetensors, written once per digest of its weights: beside its place, and renamed."""
-    folder = cache_dir() / "peers" / digest / "hf"
-    if folder.is_dir():
-        return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    half = Path(tempfile.mkdtemp(prefix=".hf-", dir=folder.parent))
-    try:
-        model().hf.save_pretrained(half)
-        half.rename(folder)
-    except OSError:
-        if not folder.is_dir():  # else another process was faster, and its copy is as good
-            raise
-    finally:
-        shutil.rmtree(half, ignore_errors=True)
-    return folder
+def model_folder(digest: str, model: Callable[[], HfModel]) -> Path:
+    """The model as a Hugging Face folder of safetensors, written once per digest of its weights."""
+    return filled_once(cache_dir() / "peers" / digest / "hf", lambda folder: model().hf.save_pretrained(folder))
