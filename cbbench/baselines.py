@@ -38,7 +38,7 @@ def arm_work(info: dict[str, Any], arm: dict[str, Any]) -> dict[str, Any]:
     return work | {name: arm.get(name) for name in ("scheduler", "attn", "kv", "max_num_seqs", "budget_tokens")}
 
 
-def differing_work(before: dict[str, Any], after: dict[str, Any]) -> str:
+def work_difference(before: dict[str, Any], after: dict[str, Any]) -> str:
     """What differs between two arms of one label, with both values. An option that only one side knows came later and is at
     its default there: at another value it would stand in the label."""
     before, after = dict(before), dict(after)
@@ -46,10 +46,10 @@ def differing_work(before: dict[str, Any], after: dict[str, Any]) -> str:
         one, other = before.get(axis), after.get(axis)
         if isinstance(one, dict) and isinstance(other, dict):
             before[axis], after[axis] = ({key: side[key] for key in side if key in one and key in other} for side in (one, other))
-    return differing(before, after)
+    return difference(before, after)
 
 
-def differing(before: dict[str, Any], after: dict[str, Any]) -> str:
+def difference(before: dict[str, Any], after: dict[str, Any]) -> str:
     """The fields that differ, with both values."""
     fields = [name for name in dict.fromkeys([*before, *after]) if before.get(name) != after.get(name)]
     return ", ".join(f"{name} {before.get(name)!r} -> {after.get(name)!r}" for name in fields)
@@ -136,7 +136,7 @@ def save(name: str, run: Run, reason: str, folder: Path, exact_only: bool = Fals
 
 
 def _same_work(one: Baseline, other: Baseline) -> bool:
-    return one.arms.keys() == other.arms.keys() and not any(differing_work(work, other.arms[label]) for label, work in one.arms.items())
+    return one.arms.keys() == other.arms.keys() and not any(work_difference(work, other.arms[label]) for label, work in one.arms.items())
 
 
 def read(path: Path) -> Baseline:

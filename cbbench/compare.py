@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cbbench.baselines import Baseline, arm_work, differing_work
-from cbbench.baselines import differing as differing_facts
+from cbbench.baselines import Baseline, arm_work, difference, work_difference
 from cbbench.errors import UserError
 from cbbench.judged import DEFAULT_MARGIN, EXACT, METRICS, TIMED, Metric
 from cbbench.results import Cell, Run
@@ -114,7 +113,7 @@ def compare_with_baseline(run: Run, baseline: Baseline, rules: Rules) -> list[Ve
             verdicts.append(Verdict(subject, METRICS["output_tok_per_s"], Outcome.missing, "not in the baseline"))
         elif absent := _absent(subject, {label: cells}):
             verdicts += absent
-        elif differing := differing_work(baseline.arms[label], arm_work(run.info, arms[label])):
+        elif differing := work_difference(baseline.arms[label], arm_work(run.info, arms[label])):
             why = f"other work: {differing}"
             verdicts.append(Verdict(subject, METRICS["output_tok_per_s"], Outcome.not_comparable, why))
         else:
@@ -134,7 +133,7 @@ def _against_stored(subject: Subject, run: Run, baseline: Baseline, label: str, 
     found: list[Verdict | None] = [
         judge_exact(subject, metric, newest.get(metric.key, {}), values(cells, metric)) for metric in exact_metrics(run.info)
     ]
-    differing = "" if baseline.knows(run.info["machine"]) else differing_facts(baseline.machine, run.info["machine"])
+    differing = "" if baseline.knows(run.info["machine"]) else difference(baseline.machine, run.info["machine"])
     for metric in TIMED if run.info["model"]["digest"] else []:
         if not any(newest.get(metric.key, {}).values()):
             continue

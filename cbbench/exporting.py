@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 from cbbench import perfetto
 from cbbench.errors import UserError
 from cbbench.metrics import only_decodes, request_latencies
+from cbbench.printable import printable
 from cbbench.recorded import Recorded
-from cbbench.terminal_columns import printable
 from cbbench.whole import replacing
 
 # fmt: off

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from cbbench.figure_style import CYCLE, INK, PALE, arm_title, legend, lighter, rectangles, rows_downwards, stacked, subtitle, swatch
+from cbbench.metrics import ended_s
 from cbbench.recorded import Recorded
 from cbbench.tables import seconds
 from cbbench.timeline import Phase
@@ -55,8 +56,7 @@ def _draw_arm(axes: Axes, index: int, recorded: Recorded) -> None:
 
 def _last_s(r: dict[str, Any]) -> float:
     """When the last was heard of a request."""
-    times = r["token_times_s"]
-    last: float = times[-1] if times else (r.get("ended_s") or r["first_scheduled_s"] or r["arrival_s"])
+    last: float = ended_s(r) or r["first_scheduled_s"] or r["arrival_s"]
     return last
 
 

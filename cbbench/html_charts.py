@@ -13,12 +13,12 @@ from cbbench.recorded import Recorded
 from cbbench.results import Cell, Run
 from cbbench.stats import hodges_lehmann
 from cbbench.tables import TableRow, number, percent, seconds
-from cbbench.timeline import thinned
+from cbbench.timeline import SHARES, thinned
 
 ROW_PX = 34
 STILL = {"fixedrange": True, "zeroline": False}
 SLOTS = {"finished, held": "slot_idle_finished_frac", "starved": "slot_idle_starved_frac", "drained": "slot_idle_drain_frac"}
-MEMORY = {"future": "kv_future_frac", "internal": "kv_internal_frac", "external": "kv_external_frac"}
+MEMORY = {part: key for part, key in SHARES.items() if part != "token states"}
 PADDING = {"prefill padding": "prefill_padding_frac", "decode padding": "decode_padding_frac"}
 TIME = {"model": "model_s", "host": "host_s"}
 

@@ -12,15 +12,14 @@ from typing import Any
 import numpy as np
 
 from cbbench.html_bars import Bar, bars
-from cbbench.html_requests import end_s, name
-from cbbench.metrics import ratio
+from cbbench.html_requests import name
+from cbbench.metrics import ended_s, ratio
 from cbbench.recorded import Recorded
 from cbbench.tables import number, percent, seconds
-from cbbench.timeline import IDLE, Floats, Kind, Phase, thinned
+from cbbench.timeline import IDLE, PARTS, SHARES, Floats, Kind, Phase, thinned
 
 Json = dict[str, Any]
 MARGIN = {"l": 58, "r": 10, "t": 6, "b": 24}
-PARTS = ("token states", "future", "internal", "external", "free")
 UNTOLD = "not told"  # by a peer: when it began
 
 
@@ -122,7 +121,7 @@ def requests(recorded: Recorded, panel: int, drawing: Drawing) -> Figure:
         if stay.sequence in row_of:
             found[str(stay.phase)].append((stay.sequence, stay.start_s, stay.end_s))
     for index, r in known.items():  # a peer that does not say when it began
-        until = r["token_times_s"][0] if r["token_times_s"] else end_s(r)
+        until = r["token_times_s"][0] if r["token_times_s"] else ended_s(r)
         if r["first_scheduled_s"] is None and until is not None:
             found[UNTOLD].append((index, r["arrival_s"], until))
     traces = []
@@ -142,13 +141,12 @@ def requests(recorded: Recorded, panel: int, drawing: Drawing) -> Figure:
 
 
 def _end_s(recorded: Recorded) -> float:
-    return max((end_s(r) or 0.0 for r in recorded.requests), default=0.0)
+    return max((ended_s(r) or 0.0 for r in recorded.requests), default=0.0)
 
 
 def reach_s(panels: list[Recorded]) -> float:
     """Where the shared time axis ends: the last step or token of any arm."""
-    steps = [recorded.steps[-1]["end_s"] for recorded in panels if recorded.steps]
-    return max([*steps, *map(_end_s, panels)], default=0.0) or 1.0
+    return max((recorded.end_s for recorded in panels), default=0.0) or 1.0
 
 
 def memory(recorded: Recorded, panel: int, drawing: Drawing, highest: float) -> Figure:
@@ -158,8 +156,7 @@ def memory(recorded: Recorded, panel: int, drawing: Drawing, highest: float) -> 
     size = recorded.said.get("bytes_per_token")
     traces = [_area(part, "memory", times, column, "%{y:,.0f} tokens") for part, column in zip(PARTS, columns, strict=True) if any(column)]
     metrics = recorded.metrics
-    shares = [(title, metrics[key]) for title, key in (("token states", "kv_utilization"), ("future", "kv_future_frac"),
-              ("internal", "kv_internal_frac"), ("external", "kv_external_frac")) if metrics[key] is not None]  # fmt: skip
+    shares = [(title, metrics[key]) for title, key in SHARES.items() if metrics[key] is not None]
     label = f"{recorded.arm}: reserved memory, on average {', '.join(f'{title} {percent(value)}' for title, value in shares)}"
     layout = over_time(drawing, 190, range=[0, highest * 1.04], title={"text": "tokens"}, tickformat="~s")
     note = f"A token takes {number(size)} bytes." if size else ""

@@ -6,19 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from cbbench.metrics import request_latencies
+from cbbench.metrics import ended_s, request_latencies
 from cbbench.recorded import Recorded
 from cbbench.tables import seconds
 
 COLUMNS = ("queued", "TTFT", "TPOT", "E2E", "preempted")
 Record = dict[str, Any]
-
-
-def end_s(request: Record) -> float | None:
-    """Its last token, else when a peer gave it back."""
-    times = request["token_times_s"]
-    ended: float | None = times[-1] if times else request.get("ended_s")
-    return ended
 
 
 def followed(panels: list[Recorded], limit: int) -> list[int]:
@@ -29,7 +22,7 @@ def followed(panels: list[Recorded], limit: int) -> list[int]:
         for request in recorded.requests:
             index = request["index"]
             arrival_s.setdefault(index, request["arrival_s"])
-            took[index] = max(took.get(index, 0.0), (end_s(request) or request["arrival_s"]) - request["arrival_s"])
+            took[index] = max(took.get(index, 0.0), (ended_s(request) or request["arrival_s"]) - request["arrival_s"])
     in_order = sorted(took, key=lambda index: (arrival_s[index], index))
     if len(in_order) <= limit:
         return in_order

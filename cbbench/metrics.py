@@ -63,8 +63,7 @@ def throughput(completed: list[Record]) -> Row:
     """Useful tokens over the time from the first arrival to the last token."""
     if not completed:
         return dict.fromkeys(("duration_s", "output_tok_per_s", "total_tok_per_s", "requests_per_s"))
-    ends = [r["token_times_s"][-1] if r["token_times_s"] else r["ended_s"] for r in completed]
-    duration_s = max(ends) - min(r["arrival_s"] for r in completed)
+    duration_s = max(end_s for r in completed if (end_s := ended_s(r)) is not None) - min(r["arrival_s"] for r in completed)
     output = sum(len(r["output_ids"]) for r in completed)
     total = output + sum(r["prompt_tokens"] for r in completed)
     amounts = {"output_tok_per_s": output, "total_tok_per_s": total, "requests_per_s": len(completed)}
@@ -84,6 +83,13 @@ def pooled_latencies(completed: list[Record]) -> dict[str, list[float]]:
     return {name: [value for found in own for value in found[name]] for name in LATENCIES}
 
 
+def ended_s(r: Record) -> float | None:
+    """When its last token was known, else when a peer that tells no times of tokens gave it back; None: no token came."""
+    times = r["token_times_s"]
+    ended: float | None = times[-1] if times else r.get("ended_s")
+    return ended
+
+
 def request_latencies(r: Record) -> dict[str, list[float]]:
     """One request's own: a value each, for itl_s one a gap, none where it does not exist. Every time counts from the
     scheduled arrival, not from when the loop looked."""
@@ -92,8 +98,8 @@ def request_latencies(r: Record) -> dict[str, list[float]]:
     for name, moment_s in (("queue_wait_s", r["first_scheduled_s"]), ("lateness_s", r["submitted_s"])):
         if moment_s is not None:
             own[name] = [moment_s - arrival_s]
-    if not times:  # a peer that tells no times of tokens, or no token came
-        return own if r.get("ended_s") is None else own | {"e2e_s": [r["ended_s"] - arrival_s]}
+    if not times:
+        return own if (end_s := ended_s(r)) is None else own | {"e2e_s": [end_s - arrival_s]}
     own |= {"ttft_s": [times[0] - arrival_s], "itl_s": [later - earlier for earlier, later in pairwise(times)]}
     if len(times) >= 2:
         own["tpot_s"] = [(times[-1] - times[0]) / (len(times) - 1)]

@@ -16,8 +16,8 @@ from typing import Any
 
 from cbbench import __version__
 from cbbench.metrics import only_decodes
+from cbbench.printable import printable
 from cbbench.recorded import Recorded
-from cbbench.terminal_columns import printable
 from cbbench.timeline import Kind, Phase, Stay
 
 Event = dict[str, Any]

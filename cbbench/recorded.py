@@ -9,6 +9,7 @@ from typing import Any
 
 from cbbench import timeline
 from cbbench.errors import UserError
+from cbbench.metrics import ended_s
 from cbbench.results import Cell, Run, read_records
 
 
@@ -35,6 +36,12 @@ class Recorded:
     @property
     def completed(self) -> list[dict[str, Any]]:
         return [r for r in self.requests if r["state"] == "finished"]
+
+    @property
+    def end_s(self) -> float:
+        """When the last step or request ended; 0 where nothing ran."""
+        ends = [step["end_s"] for step in self.steps[-1:]] + [end_s for r in self.requests if (end_s := ended_s(r)) is not None]
+        return max(ends, default=0.0)
 
     @cached_property
     def spans(self) -> list[timeline.Span]:

@@ -13,9 +13,10 @@ from rich.text import Text
 from cbbench import screen
 from cbbench.histogram import bar, histogram
 from cbbench.metrics import pooled_latencies
+from cbbench.printable import printable
 from cbbench.recorded import Recorded
 from cbbench.tables import number, percent, seconds, status
-from cbbench.terminal_columns import Columns, printable
+from cbbench.terminal_columns import Columns
 from cbbench.terminal_memory import memory_lines
 from cbbench.terminal_slots import MARGIN, key_lines, request_lines, slot_lines
 
@@ -29,13 +30,13 @@ def print_all(chosen: Sequence[Recorded]) -> None:
     if len(chosen) > 1:
         _print(_comparison(chosen, _width()))
     for recorded in chosen:
-        print_recorded(recorded, max(map(last_s, chosen)))
+        print_recorded(recorded, max(each.end_s for each in chosen))
 
 
 def print_recorded(recorded: Recorded, until_s: float | None = None) -> None:
     """Slots over time, memory over the same time, latencies. The time axis ends at `until_s`, unless the arm would be
     left with less than a quarter of it."""
-    width, own_s = _width(), last_s(recorded)
+    width, own_s = _width(), recorded.end_s
     end_s = own_s if until_s is None or until_s > FEWEST_COLUMNS * own_s else until_s
     lines = _head(recorded)
     if not own_s:
@@ -48,14 +49,6 @@ def print_recorded(recorded: Recorded, until_s: float | None = None) -> None:
     else:
         lines += request_lines(recorded, columns)
     _print([*lines, Text(), *_latency_lines(recorded, width), *key_lines(recorded, width), Text()])
-
-
-def last_s(recorded: Recorded) -> float:
-    """When the last step or request ended."""
-    ends = [step["end_s"] for step in recorded.steps[-1:]]
-    for r in recorded.requests:
-        ends += [time_s for time_s in ((r["token_times_s"] or [0.0])[-1], r.get("ended_s")) if time_s is not None]
-    return max(ends, default=0.0)
 
 
 def _width() -> int:

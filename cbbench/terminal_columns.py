@@ -70,12 +70,6 @@ def _integral(start_s: Floats, end_s: Floats, height: Floats) -> Floats:
     return np.column_stack([np.concatenate([[0.0], ends[:-1]]), ends]).ravel()
 
 
-def printable(text: str) -> str:
-    """Control characters, halves of characters and the like as escapes: what a file says must not steer a terminal, and
-    a table of text cannot hold it."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
 def filled(items: Iterable[str], width: int) -> list[str]:
     """Items in lines, three spaces between; none is broken over two lines that fits into one."""
     lines: list[str] = []

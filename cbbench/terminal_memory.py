@@ -9,12 +9,12 @@ from cbbench.recorded import Recorded
 from cbbench.tables import percent, size
 from cbbench.terminal_columns import Columns, filled
 from cbbench.terminal_slots import MARGIN, axis_lines
+from cbbench.timeline import SHARES
 
 HEIGHT = 8
 SHADES = {"token states": "█", "future": "▓", "internal": "▒", "external": "░"}
 ASCII = {"token states": "#", "future": "+", "internal": "-", "external": "!"}
 STYLES = {"token states": "green", "future": "yellow", "internal": "bright_red", "external": "magenta"}
-SHARES = {"token states": "kv_utilization", "future": "kv_future_frac", "internal": "kv_internal_frac", "external": "kv_external_frac"}
 
 
 def memory_lines(recorded: Recorded, columns: Columns, encoding: str) -> list[Text]:

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from rich.text import Text
 
+from cbbench.printable import printable
 from cbbench.recorded import Recorded
 from cbbench.tables import percent
-from cbbench.terminal_columns import Columns, filled, printable
+from cbbench.terminal_columns import Columns, filled
 from cbbench.timeline import IDLE, Kind, Phase
 
 MARGIN = 8

@@ -140,13 +140,18 @@ def stays(steps: list[Record], requests: list[Record]) -> list[Stay]:
     return found
 
 
+# What token slots are for, and the metric that has the share over a run.
+SHARES = {"token states": "kv_utilization", "future": "kv_future_frac", "internal": "kv_internal_frac", "external": "kv_external_frac"}
+PARTS = (*SHARES, "free")
+
+
 @dataclass
 class Memory:
     """Token slots of the cache in each step, [steps] each; they sum to its size."""
 
     start_s: Floats
     end_s: Floats
-    parts: dict[str, Floats]  # token states, future, internal, external, free
+    parts: dict[str, Floats]  # PARTS
 
 
 def memory(steps: list[Record], requests: list[Record]) -> Memory:
@@ -157,7 +162,7 @@ def memory(steps: list[Record], requests: list[Record]) -> Memory:
         free, external = step["free_tokens"], step["external_tokens"]
         rows.append((step["start_s"], step["end_s"], *kv_split(step, final), external, free - external))
     columns = np.array(rows, float).reshape(-1, 7).T
-    return Memory(columns[0], columns[1], dict(zip(("token states", "future", "internal", "external", "free"), columns[2:], strict=True)))
+    return Memory(columns[0], columns[1], dict(zip(PARTS, columns[2:], strict=True)))
 
 
 def thinned(values: Floats, num: int) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cbbench.baselines import Baseline, arm_work, differing_work, of_run
+from cbbench.baselines import Baseline, arm_work, of_run, work_difference
 from cbbench.compare import Rules, compare_with_baseline, compare_within, without_baseline
 from cbbench.judged import EXACT, METRICS_VERSION, TIMED
 from cbbench.results import Cell, Run
@@ -233,8 +233,8 @@ def test_the_version_of_the_metrics_is_part_of_the_work() -> None:
 
 def test_an_option_that_came_later_is_no_other_work_and_one_that_changed_is() -> None:
     before = {"attn": {"name": "varlen", "backend": "auto"}, "max_num_seqs": 8}
-    assert differing_work(before, {**before, "attn": {"name": "varlen", "backend": "auto", "graphs": False}}) == ""
-    assert differing_work({**before, "attn": {"name": "varlen", "graphs": False}}, before) == ""
+    assert work_difference(before, {**before, "attn": {"name": "varlen", "backend": "auto", "graphs": False}}) == ""
+    assert work_difference({**before, "attn": {"name": "varlen", "graphs": False}}, before) == ""
     changed = {**before, "attn": {"name": "varlen", "backend": "cpu", "graphs": False}}
-    assert differing_work(before, changed) == "attn {'name': 'varlen', 'backend': 'auto'} -> {'name': 'varlen', 'backend': 'cpu'}"
-    assert differing_work(before, {**before, "max_num_seqs": 9}) == "max_num_seqs 8 -> 9"
+    assert work_difference(before, changed) == "attn {'name': 'varlen', 'backend': 'auto'} -> {'name': 'varlen', 'backend': 'cpu'}"
+    assert work_difference(before, {**before, "max_num_seqs": 9}) == "max_num_seqs 8 -> 9"

@@ -13,11 +13,12 @@ import pytest
 from rich.cells import cell_len
 
 from cbbench.metrics import summarize
+from cbbench.printable import printable
 from cbbench.recorded import Recorded, choose
 from cbbench.results import Cell, Run, read_run
 from cbbench.tables import percent
 from cbbench.terminal import latencies_s, print_all, print_recorded
-from cbbench.terminal_columns import Columns, filled, printable
+from cbbench.terminal_columns import Columns, filled
 from tests.commands import command
 from tests.engines import run_virtual
 from tests.test_properties import crowd
