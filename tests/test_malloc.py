@@ -28,16 +28,19 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
+# glibc begins with this threshold and moves it as blocks are freed; how far depends on what happens to lie at the heap's end.
+# Held where it begins, every large block is the system's own, whatever else the process did.
+HELD = {"MALLOC_MMAP_THRESHOLD_": "131072"}
+
+
 def faults(how: str) -> int:
-    done = subprocess.run([sys.executable, "-c", FAULTS, how], env=ENVIRONMENT, capture_output=True, text=True, check=True)
-    return int(done.stdout)
+    asked = [sys.executable, "-c", FAULTS, how]
+    return int(subprocess.run(asked, env=ENVIRONMENT | HELD, capture_output=True, text=True, check=True).stdout)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
 def test_blocks_that_were_freed_are_used_again_without_a_page_fault() -> None:
-    kept, given_back = faults("kept"), faults("as it comes")
-    assert given_back > 10_000, "pages taken anew: this is what it is for"
-    assert kept < given_back / 10
+    assert faults("kept") < faults("as it comes") / 10
 
 
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
