@@ -17,6 +17,7 @@ from cbbench import gguf
 from cbbench.errors import UserError
 from cbbench.fused import fuse
 from cbbench.kvcache.base import KVSpec
+from cbbench.layers import shorten
 from cbbench.malloc import keep_freed_memory
 from cbbench.model import Model, vocabulary
 from cbbench.rows import Vocabulary
@@ -169,7 +170,7 @@ def _wrap(name: str, hf: PreTrainedModel, tokenizer: Any | None, prepare: bool) 
     hf.generation_config = GenerationConfig()
     model = Model(name, hf.eval(), tokenizer, eos_ids, neutralised)
     if prepare:
-        model.prepared = fuse(hf)
+        model.prepared = fuse(hf) | {"layers": shorten(hf)}
         if hf.device.type == "cpu":
             keep_freed_memory()
     return model

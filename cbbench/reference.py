@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
+from cbbench.fused import ARITHMETIC
 from cbbench.gguf import cache_dir
 from cbbench.model import Model
 from cbbench.request import Request
@@ -46,7 +47,7 @@ def greedy(model: Model, prompt_ids: list[int], max_new_tokens: int, ignore_eos:
 def cached_greedy(model: Model, request: Request) -> tuple[int, ...]:
     """The same, kept in the user's cache directory by the digests of model and request, so it is paid once."""
     asked = json.dumps([list(request.prompt_ids), request.max_new_tokens, request.ignore_eos, sorted(model.eos_ids)])
-    arithmetic = "-prepared" if model.prepared and any(model.prepared.values()) else ""
+    arithmetic = f"-prepared-{ARITHMETIC}" if model.prepared and any(model.prepared.values()) else ""
     place = cache_dir() / "references" / f"{model.digest}{arithmetic}" / f"{hashlib.sha256(asked.encode()).hexdigest()[:32]}.json"
     if place.is_file():
         return tuple(json.loads(place.read_text()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import subprocess
@@ -18,7 +19,7 @@ from cbbench.plan import Plan, Row
 from tests.engines import ATTENTIONS
 from tests.lying import CACHE_ARMS, Lying
 
-HEADS = [(4, 2), (6, 3), (3, 3), (8, 1)]
+HEADS = [(4, 2, 8), (6, 3, 16), (3, 3, 40), (8, 1, 64), (4, 2, 80)]  # query heads, kv heads, head dim: whole vectors and not
 DIM = 8
 every_attention = pytest.mark.parametrize("attn", ATTENTIONS)
 every_cache = pytest.mark.parametrize(
@@ -63,7 +64,7 @@ def attend(
         view = lying.write(forward_pass.rows)
         attention.prepare(forward_pass, view, torch.device("cpu"))
         shape = (1, forward_pass.num_tokens) if forward_pass.width is None else (len(forward_pass.rows), forward_pass.width)
-        queries = lying.random(*shape, num_heads, DIM)
+        queries = lying.random(*shape, num_heads, lying.spec.head_dim)
         done.append((forward_pass, queries, attention.attend(LayerCall(1, scale, window), queries, forward_pass, view)))
     return done
 
@@ -91,12 +92,12 @@ def assert_as_written_out(lying: Lying, done: list[tuple[ForwardPass, Any, Any]]
 @every_attention
 @every_cache
 @pytest.mark.parametrize("window", [None, 1, 5, 100])
-@pytest.mark.parametrize(("num_heads", "num_kv_heads"), HEADS)
+@pytest.mark.parametrize(("num_heads", "num_kv_heads", "dim"), HEADS)
 def test_a_mixed_step_is_the_softmax_written_out(
-    attn: str, kv: str, options: dict[str, Any], window: int | None, num_heads: int, num_kv_heads: int
+    attn: str, kv: str, options: dict[str, Any], window: int | None, num_heads: int, num_kv_heads: int, dim: int
 ) -> None:
     """Prompts, a chunk over a longer cache and decodes, in one step."""
-    lying = Lying(kv, options, KVSpec(2, num_kv_heads, DIM, 4))
+    lying = Lying(kv, options, KVSpec(2, num_kv_heads, dim, 4))
     chunked, one, two = lying.fill(11, 30, 7)
     chunked.request = type(chunked.request)("long", (3,) * 19, 8)
     one.output_ids, two.output_ids = [5], [5]
@@ -110,7 +111,7 @@ def test_random_steps_are_the_softmax_written_out(attn: str, seed: int) -> None:
     """Three steps one after another of random rows, long ones past every tile of the kernels among them."""
     rng = random.Random(seed)
     kv, options = CACHE_ARMS[seed % len(CACHE_ARMS)]
-    lying = Lying(kv, options, KVSpec(2, 2, DIM, 4), budget=2048, seed=seed)
+    lying = Lying(kv, options, KVSpec(2, 2, [DIM, 64][seed % 2], 4), budget=2048, seed=seed)
     people = [lying.sequence(rng.choice([1, 8, 9, 64, 65, 130, rng.randint(1, 150)])) for _ in range(5)]
     window = rng.choice([None, 3, 64, 65])
     for _ in range(3):
@@ -163,6 +164,26 @@ def test_held_rows_are_not_in_a_packed_pass(attn: str) -> None:
     done = attend(lying, attn, [lying.row(one, 1), lying.row(held, 0), lying.row(two, 1)], 4)
     assert sum(forward_pass.num_positions for forward_pass, _, _ in done) == 2
     assert assert_as_written_out(lying, done) == 2
+
+
+@pytest.mark.parametrize(("num_heads", "num_kv_heads", "dim"), HEADS)
+@pytest.mark.parametrize("window", [None, 5, 33])
+def test_varlen_gives_a_query_the_same_bits_alone_in_a_batch_and_in_any_chunk(
+    num_heads: int, num_kv_heads: int, dim: int, window: int | None
+) -> None:
+    """The reduction's order depends on nothing but the query's own keys."""
+    spec = KVSpec(2, num_kv_heads, dim, 4)
+    lying = Lying("paged", {"block_size": 4}, spec, budget=2048)
+    one, two, three = lying.sequence(50), lying.sequence(9), lying.sequence(70)
+    ((_, queries, together),) = attend(lying, "varlen", [lying.row(s, s.num_tokens) for s in (one, two, three)], num_heads, window)
+    mine, whole = queries[0, 59:], together[0, 59:]
+    attention, done = make("varlen"), []
+    for start, stop in itertools.pairwise([0, 1, 12, 13, 40, 69, 70]):
+        (forward_pass,) = attention.lay_out(Plan([Row(three, start, stop - start)]))
+        attention.prepare(forward_pass, lying.cache.view(forward_pass.rows), torch.device("cpu"))
+        asked = mine[None, start:stop].contiguous()
+        done.append(attention.attend(LayerCall(1, 0.3, window), asked, forward_pass, lying.cache.view(forward_pass.rows)))
+    assert torch.equal(torch.cat(done, 1)[0], whole)
 
 
 RUNS = """

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
 
 from cbbench import fused
-from cbbench.fused import OneNorm, Packed, Part, SharedProduct, fuse
+from cbbench.fused import GatedUnit, OneNorm, Packed, Part, SharedProduct, fuse
 from tests.engines import CONFIGS, as_it_comes, requests, tiny
 
 INPUT = torch.randn(2, 5, 12, generator=torch.Generator().manual_seed(1))
@@ -47,12 +49,12 @@ def test_half_precision_is_fused_and_not_packed() -> None:
     layer = Layer(dtype=torch.bfloat16)
     with torch.inference_mode():
         before = layer(INPUT.bfloat16())
-        assert fuse(layer) == {"fused": 5, "products": 2, "packed": 0, "norms": 0}
+        assert fuse(layer) == {"gated": 0, "fused": 5, "products": 2, "packed": 0, "norms": 0}
         for a, b in zip(before, layer(INPUT.bfloat16()), strict=True):
             torch.testing.assert_close(b, a)
 
 
-def test_without_onednn_the_product_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_our_product_cannot_run_it_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused, "can_pack", lambda weight: False)
     layer = Layer()
     assert fuse(layer)["packed"] == 0 and type(layer.o_proj) is nn.Linear
@@ -91,6 +93,42 @@ class PlusOneRMSNorm(nn.Module):
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon) * (self.weight + self.plus)
 
 
+class MLP(nn.Module):
+    """A gated unit under the names that decoders use."""
+
+    def __init__(self, act: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.gate_proj, self.up_proj = linear(7), linear(7, bias=True)
+        self.down_proj = nn.Linear(7, 12)
+        self.act = act
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.down_proj(self.act(self.gate_proj(x)) * self.up_proj(x))
+        return made
+
+
+def bounded(x: torch.Tensor) -> torch.Tensor:
+    return nn.functional.silu(x).clamp(max=7)
+
+
+def test_a_gated_unit_is_replaced_only_where_it_computes_the_same() -> None:
+    silu = MLP(nn.functional.silu)
+    unit = GatedUnit.of(silu)
+    assert unit is not None and all(GatedUnit.of(MLP(act)) is None for act in (nn.functional.gelu, torch.relu, bounded))
+    assert GatedUnit.of(MLP(nn.functional.silu).bfloat16()) is None and GatedUnit.of(nn.Linear(12, 12)) is None
+    with torch.inference_mode():
+        torch.testing.assert_close(unit(INPUT), silu(INPUT), rtol=1e-5, atol=1e-6)
+
+
+class Routed(MLP):
+    def forward(self, x: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return super().forward(x) * experts
+
+
+def test_a_gated_unit_that_asks_for_more_stays() -> None:
+    assert GatedUnit.of(Routed(nn.functional.silu)) is None
+
+
 def test_a_norm_is_replaced_only_where_it_computes_the_same() -> None:
     weight = torch.rand(12)
     same = OneNorm.of(PlusOneRMSNorm(weight, 0.0))
@@ -100,7 +138,8 @@ def test_a_norm_is_replaced_only_where_it_computes_the_same() -> None:
 
 def test_the_digest_is_of_the_weights_before_so_recorded_references_stay_valid() -> None:
     assert tiny().digest == as_it_comes().digest
-    assert tiny().prepared == {"fused": 10, "products": 4, "packed": 9, "norms": 5}, "two layers, and the head"
+    done = {"gated": 2, "fused": 6, "products": 2, "packed": 5, "norms": 5, "layers": 2}
+    assert tiny().prepared == done, "two layers, and the head"
     assert as_it_comes().prepared is None
 
 

@@ -1,24 +1,29 @@
 """The CPU kernel behind `varlen`: one parallel loop over (tile of a row's queries, kv head), keys through the slot table.
 
 Online softmax over tiles of keys, so scratch memory does not grow with context. All query heads of a kv head go over
-its keys together. Source: Dao, FlashAttention-2 (2023), algorithm 1.
+its keys together. While one tile of keys is worked on the next is asked for: pages lie anywhere, and the CPU does not guess
+where. What a query gets does not depend on the rows beside it, bit by bit. Source: Dao, FlashAttention-2 (2023), algorithm 1.
 
 Letters as in base.py, and S slots, M blocks a row.
 """
 
 from __future__ import annotations
 
-import math
-
 import numba
 import numpy as np
 import torch
 
+from cbbench.attention._varlen_tiles import KEYS, LINES, LOWEST, MOST_VECTORS, UNSEEN, mix, score, soften
 from cbbench.attention.base import ForwardPass, LayerCall
+from cbbench.kernels.compiling import kernel, part, share_threads
+from cbbench.kernels.vectors import LANES, address, prefetch
 from cbbench.kvcache.base import KVView
 
 QUERY_TILE = 8  # queries of one row that share a pass over its keys
-KEY_TILE = 64
+KEY_TILE = 16  # so few that the next tile fits the fastest cache beside them
+MIXED_AT_ONCE = 8  # values between two looks ahead
+CACHE_LINE = 16  # floats
+ALL_KEYS = 1 << 40  # a window wider than any context
 
 
 class CpuKernel:
@@ -31,130 +36,127 @@ class CpuKernel:
             for first in range(0, row.num_new, QUERY_TILE):
                 tiles.append((packed + first, min(QUERY_TILE, row.num_new - first), index, row.start + first))
             packed += row.num_new
-        num_threads = torch.get_num_threads()
-        shares = min(num_threads, numba.config.NUMBA_NUM_THREADS)
+        shares = share_threads()
         tiles.sort(key=lambda tile: tile[1] * (tile[1] + tile[3]))  # by its products
         self.tiles = np.array([tile for share in range(shares) for tile in tiles[share::shares]], np.int64)  # numba splits into runs
-        numba.set_num_threads(shares)
-        torch.set_num_threads(num_threads)  # both share one OpenMP, which numba's call has just set to all cores
 
     def attend(self, call: LayerCall, queries_THD: torch.Tensor, kv: KVView) -> torch.Tensor:
         keys_SKD, values_SKD = kv.blocks(call.layer)
         out_THD = torch.empty(queries_THD.shape)
         _attend(
             queries_THD.numpy(), keys_SKD.numpy(), values_SKD.numpy(), self.slot_table, self.block_size,
-            self.tiles, np.float32(call.scale), call.window or np.iinfo(np.int64).max, out_THD.numpy(),
+            self.tiles, np.float32(call.scale), call.window or ALL_KEYS, out_THD.numpy(),
         )  # fmt: skip
         return out_THD
 
 
-@numba.njit(fastmath=True, cache=True, boundscheck=False, inline="always")
-def _scores(q0, q1, keys, slots, num_keys, kv_head, out0, out1):  # type: ignore[no-untyped-def]
-    """Dot products of two queries with every key, two by four at a time: each loaded vector is used several times.
-    `slots` is filled up to whole fours."""
-    dim = len(q0)
-    for j in range(0, num_keys, 4):
-        k0, k1, k2, k3 = keys[slots[j], kv_head], keys[slots[j + 1], kv_head], keys[slots[j + 2], kv_head], keys[slots[j + 3], kv_head]
-        a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = np.float32(0)
-        for d in range(dim):
-            a0 += q0[d] * k0[d]
-            a1 += q0[d] * k1[d]
-            a2 += q0[d] * k2[d]
-            a3 += q0[d] * k3[d]
-            b0 += q1[d] * k0[d]
-            b1 += q1[d] * k1[d]
-            b2 += q1[d] * k2[d]
-            b3 += q1[d] * k3[d]
-        out0[j], out0[j + 1], out0[j + 2], out0[j + 3] = a0, a1, a2, a3
-        out1[j], out1[j + 1], out1[j + 2], out1[j + 3] = b0, b1, b2, b3
-
-
-@numba.njit(fastmath=True, cache=True, boundscheck=False, inline="always")
-def _exp(x, out, bits):  # type: ignore[no-untyped-def]
-    """out = exp(x) for x <= 0, to about 1e-7: 2 ** (whole + rest), the whole part put straight into the exponent bits.
-
-    `bits` is the int32 view of scratch memory that is read back as floats; plain loops, so that they vectorise.
-    Coefficients: the Cephes library's expf."""
-    for j in range(len(x)):
-        y = max(x[j], np.float32(-87))
-        whole = math.floor(y * np.float32(1.44269504) + np.float32(0.5))
-        rest = y - whole * np.float32(0.693359375) - whole * np.float32(-2.12194440e-4)
-        p = np.float32(1.9875691500e-4)
-        p = p * rest + np.float32(1.3981999507e-3)
-        p = p * rest + np.float32(8.3334519073e-3)
-        p = p * rest + np.float32(4.1665795894e-2)
-        p = p * rest + np.float32(1.6666665459e-1)
-        p = p * rest + np.float32(5.0000001201e-1)
-        out[j] = p * rest * rest + rest + np.float32(1)
-        bits[j] = (np.int32(whole) + np.int32(127)) << np.int32(23)
-    scale = bits.view(np.float32)
-    for j in range(len(x)):
-        out[j] *= scale[j]
-
-
-@numba.njit(fastmath=True, cache=True, boundscheck=False, inline="always")
-def _mix(w0, w1, values, slots, num_keys, kv_head, out0, out1):  # type: ignore[no-untyped-def]
-    """Adds the values, weighted, to two outputs, four keys at a time. Weights behind num_keys are 0."""
-    dim = len(out0)
-    for j in range(0, num_keys, 4):
-        v0, v1 = values[slots[j], kv_head], values[slots[j + 1], kv_head]
-        v2, v3 = values[slots[j + 2], kv_head], values[slots[j + 3], kv_head]
-        a0, a1, a2, a3 = w0[j], w0[j + 1], w0[j + 2], w0[j + 3]
-        b0, b1, b2, b3 = w1[j], w1[j + 1], w1[j + 2], w1[j + 3]
-        for d in range(dim):
-            out0[d] += a0 * v0[d] + a1 * v1[d] + a2 * v2[d] + a3 * v3[d]
-            out1[d] += b0 * v0[d] + b1 * v1[d] + b2 * v2[d] + b3 * v3[d]
-
-
-@numba.njit(parallel=True, fastmath=True, cache=True, boundscheck=False, nogil=True)
+@kernel()
 def _attend(q, keys, values, slot_table, block_size, tiles, scale, window, out):  # type: ignore[no-untyped-def]
-    num_heads, dim = q.shape[1], q.shape[2]
-    num_kv_heads = keys.shape[1]
-    group = num_heads // num_kv_heads
-    for task in numba.prange(len(tiles) * num_kv_heads):
-        tile, kv_head = task // num_kv_heads, task % num_kv_heads
-        first, num_queries, row, position = tiles[tile]
-        lines = num_queries * group  # (query, head of the group) pairs
-        queries = np.empty((lines + 1, dim), np.float32)  # scaled; one spare, lines are taken two by two
-        for line in range(lines):
-            for d in range(dim):
-                queries[line, d] = q[first + line // group, kv_head * group + line % group, d] * scale
-        queries[lines] = 0
-        scores = np.empty((lines + 1, KEY_TILE), np.float32)
-        weights, bits = np.zeros((lines + 1, KEY_TILE), np.float32), np.empty(KEY_TILE, np.int32)
-        slots = np.empty(KEY_TILE + 3, np.int64)
-        mixed = np.zeros((lines + 1, dim), np.float32)
-        top = np.full(lines, np.float32(-1e30))  # fastmath knows no infinity
-        total = np.zeros(lines, np.float32)
-        last = position + num_queries - 1
-        for start in range(max(0, position - window + 1), last + 1, KEY_TILE):
-            num_keys = min(KEY_TILE, last + 1 - start)
-            for j in range(num_keys):
-                slots[j] = slot_table[row, (start + j) // block_size] + (start + j) % block_size
-            slots[num_keys : num_keys + 3] = slots[num_keys - 1]  # up to whole fours: a written slot, weighted 0
-            for line in range(0, lines, 2):
-                _scores(queries[line], queries[line + 1], keys, slots, num_keys, kv_head, scores[line], scores[line + 1])
-            for line in range(lines):
-                at = position + line // group  # this query sees keys at - window + 1 to at
-                low, high = max(0, at - window + 1 - start), min(num_keys, at + 1 - start)
-                if low >= high:
-                    weights[line] = 0
-                    continue
-                peak = top[line]
-                for j in range(low, high):
-                    peak = max(peak, scores[line, j])
-                fade = np.float32(math.exp(max(top[line] - peak, np.float32(-87))))
-                top[line] = peak
-                for j in range(low, high):
-                    scores[line, j] -= peak
-                _exp(scores[line], weights[line], bits)
-                weights[line, :low] = 0
-                weights[line, high:] = 0
-                total[line] = total[line] * fade + weights[line].sum()
-                for d in range(dim):
-                    mixed[line, d] *= fade
-            for line in range(0, lines, 2):
-                _mix(weights[line], weights[line + 1], values, slots, num_keys, kv_head, mixed[line], mixed[line + 1])
-        for line in range(lines):
-            for d in range(dim):
-                out[first + line // group, kv_head * group + line % group, d] = mixed[line, d] / total[line]
+    for task in numba.prange(len(tiles) * keys.shape[1]):
+        _attend_tile(task, q, keys, values, slot_table, block_size, tiles, scale, window, out)
+
+
+@part()
+def _attend_tile(task, q, keys, values, slot_table, block_size, tiles, scale, window, out):  # type: ignore[no-untyped-def]
+    """One tile of queries and one kv head, over all keys that they see."""
+    group, num_kv_heads, dim = q.shape[1] // keys.shape[1], keys.shape[1], keys.shape[2]
+    token = num_kv_heads * dim  # floats from a token to the next
+    vectors = -(-dim // LANES)
+    width = vectors * LANES
+    ragged = width > dim  # heads that are no whole vectors are worked on in copies that are
+    (first, num_queries, row, position), kv_head = tiles[task // num_kv_heads], task % num_kv_heads
+    (_, num_after, row_after, after), head_after = tiles[(task + 1) // num_kv_heads % len(tiles)], (task + 1) % num_kv_heads
+    stop, first_after, stop_after = position + num_queries, _first_tile(after, window), after + num_after
+
+    num_lines = num_queries * group  # (query, head of the group) pairs
+    bundles = -(-num_lines // LINES)
+    queries, mixed = np.zeros((bundles * LINES, width), np.float32), np.zeros((bundles * LINES, width), np.float32)
+    for line in range(num_lines):
+        for d in range(dim):
+            queries[line, d] = q[first + line // group, kv_head * group + line % group, d] * scale
+    peak, total = np.full((bundles, LANES), np.float32(LOWEST)), np.zeros((bundles, LANES), np.float32)
+    fade, weights = np.empty(LANES, np.float32), np.empty((KEY_TILE, LINES), np.float32)
+    places, ahead = np.empty(KEY_TILE, np.int64), np.empty(KEY_TILE, np.int64)
+    copies = np.zeros((2, KEY_TILE if ragged else 0, width), np.float32)
+
+    for begin in range(_first_tile(position, window), stop, KEY_TILE):
+        num_keys = _find(slot_table[row], block_size, begin, stop, token, kv_head * dim, places)
+        if begin + KEY_TILE < stop:
+            num_ahead = _find(slot_table[row], block_size, begin + KEY_TILE, stop, token, kv_head * dim, ahead)
+        else:
+            num_ahead = _find(slot_table[row_after], block_size, first_after, stop_after, token, head_after * dim, ahead)
+        if ragged:
+            _copy(keys, values, places, num_keys, dim, copies)
+        for bundle in range(bundles):
+            line = bundle * LINES
+            num_asked = num_ahead if bundle == 0 else 0
+            for j in range(0, num_keys, KEYS):
+                _ask_for(keys, ahead, j, min(j + KEYS, num_asked), dim)
+                some = address(copies, 0) if ragged else address(keys, 0)
+                score(address(queries, line * width), width, some, address(places, j), vectors, address(weights, j * LINES))
+            num_scored = -(-num_keys // KEYS) * KEYS
+            for i in range(LINES):
+                at = position + min(line + i, num_lines - 1) // group  # this query sees keys at - window + 1 to at
+                _hide(weights[:num_scored, i], at - window + 1 - begin, at + 1 - begin)
+            soften(address(weights, 0), num_scored // KEYS, address(peak, line * KEYS), address(total, line * KEYS), address(fade, 0))
+            for i in range(LINES):
+                for d in range(width):
+                    mixed[line + i, d] *= fade[i]
+            for j in range(0, num_keys, MIXED_AT_ONCE):
+                _ask_for(values, ahead, j, min(j + MIXED_AT_ONCE, num_asked), dim)
+                for v in range(0, vectors, MOST_VECTORS):
+                    some = address(copies, KEY_TILE * width + v * LANES) if ragged else address(values, v * LANES)
+                    mix(
+                        address(weights, j * LINES), min(MIXED_AT_ONCE, num_keys - j), some, address(places, j),
+                        min(MOST_VECTORS, vectors - v), address(mixed, line * width + v * LANES), width,
+                    )  # fmt: skip
+    for line in range(num_lines):
+        whole = total[line // LINES, line % LINES :: LINES].sum()
+        for d in range(dim):
+            out[first + line // group, kv_head * group + line % group, d] = mixed[line, d] / whole
+
+
+@part()
+def _hide(scores, low, high):  # type: ignore[no-untyped-def]
+    """Of the scores of one query, all but `low` to `high`."""
+    for j in range(len(scores)):
+        if j < low or j >= high:
+            scores[j] = UNSEEN
+
+
+@part()
+def _first_tile(position, window):  # type: ignore[no-untyped-def]
+    """Where the tiles of a query begin: for every query at the same places, so that its sums are the same too."""
+    return max(0, position - window + 1) // KEY_TILE * KEY_TILE
+
+
+@part()
+def _find(table, block_size, start, stop, token, offset, places):  # type: ignore[no-untyped-def]
+    """Where the keys from `start` on lie in the pool, in floats from its first: at most a tile, and how many. Filled up to
+    whole KEYS with one of them."""
+    num = min(KEY_TILE, stop - start)
+    block, skip, j = start // block_size, start % block_size, 0
+    while j < num:
+        run = min(block_size - skip, num - j)
+        for i in range(run):
+            places[j + i] = (table[block] + skip + i) * token + offset
+        block, skip, j = block + 1, 0, j + run
+    places[num : -(-num // KEYS) * KEYS] = places[num - 1]
+    return num
+
+
+@part()
+def _ask_for(states, places, start, stop, dim):  # type: ignore[no-untyped-def]
+    for j in range(start, stop):
+        for d in range(0, dim, CACHE_LINE):
+            prefetch(address(states, places[j] + d))
+
+
+@part()
+def _copy(keys, values, places, num, dim, copies):  # type: ignore[no-untyped-def]
+    """Moves a tile to where each head is filled up with zeros, and `places` with it."""
+    for which, flat in enumerate((keys.reshape(-1), values.reshape(-1))):
+        for j in range(num):
+            copies[which, j, :dim] = flat[places[j] : places[j] + dim]
+    for j in range(KEY_TILE):
+        places[j] = j * copies.shape[2]
