@@ -38,7 +38,7 @@ def report(
     out: Annotated[Path, typer.Option("--out", "-o", help="the page to write")] = Path("report.html"),
 ) -> None:
     """One self-contained page over saved runs: tables, slot timelines, memory, latencies; it opens without a network."""
-    from cbbench.html_report import write_report
+    from cbbench.html.report import write_report
     from cbbench.results import read_runs
     from cbbench.screen import warn
 
@@ -51,7 +51,7 @@ def report(
 def show(run: Saved, arm: Arms = [], round_number: Round = None) -> None:  # noqa: B006
     """A saved run in characters: slots over time, memory over time, latencies."""
     from cbbench.recorded import choose
-    from cbbench.terminal import print_all
+    from cbbench.terminal.show import print_all
 
     print_all(choose(_one(run), arm, round_number))
 
@@ -79,7 +79,7 @@ def plot(
     round_number: Round = None,
 ) -> None:
     """A picture for a paper or a README."""
-    from cbbench.figures import plot as draw
+    from cbbench.figure.kinds import plot as draw
     from cbbench.recorded import choose
 
     draw(choose(_one(run), arm, round_number), str(kind), out)

@@ -15,8 +15,8 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from cbbench.cli import main as cbbench
-from cbbench.figure_style import RC
-from cbbench.figures import figure
+from cbbench.figure.kinds import figure
+from cbbench.figure.style import RC
 from cbbench.recorded import choose
 from cbbench.results import read_run
 from tests import pages

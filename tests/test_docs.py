@@ -17,7 +17,7 @@ import yaml
 
 from cbbench import plugins, tables
 from cbbench.config import Overrides, build_arms
-from cbbench.figures import METADATA
+from cbbench.figure.kinds import METADATA
 from cbbench.metrics import summarize
 from cbbench.schedulers.base import Scheduler
 from cbbench.workload import read_workload

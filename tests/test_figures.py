@@ -8,8 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cbbench import cli_show, figure_bars, figure_latency, figures
-from cbbench.figure_memory import outline
+from cbbench import cli_show
+from cbbench.figure import bars as figure_bars
+from cbbench.figure import kinds as figures
+from cbbench.figure import latency as figure_latency
+from cbbench.figure.memory import outline
 from cbbench.metrics import pooled_latencies
 from cbbench.results import Cell
 from cbbench.timeline import IDLE, Kind, Memory, memory

@@ -9,9 +9,14 @@ from typing import Any
 import matplotlib as mpl
 import pytest
 
-from cbbench import figure_bars, figure_latency, figure_memory, figure_requests, figure_slots, figures
 from cbbench.errors import UserError
-from cbbench.figure_style import RC
+from cbbench.figure import bars as figure_bars
+from cbbench.figure import kinds as figures
+from cbbench.figure import latency as figure_latency
+from cbbench.figure import memory as figure_memory
+from cbbench.figure import requests as figure_requests
+from cbbench.figure import slots as figure_slots
+from cbbench.figure.style import RC
 from cbbench.results import Cell
 from cbbench.timeline import Kind
 from tests.drawn import ARMS, as_peer, engine_recorded, recorded, texts

@@ -11,7 +11,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-from cbbench import figures
+from cbbench.figure import kinds as figures
 from tests.commands import Ended, command
 from tests.drawn import ARMS, RECORDS, recorded
 from tests.pictures import GOLDEN

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cbbench import html_report
 from cbbench.errors import UserError
-from cbbench.html_bars import Bar, bars
-from cbbench.html_charts import interval
-from cbbench.html_panels import held
-from cbbench.html_report import mark, render, write_report
-from cbbench.html_requests import followed
+from cbbench.html import report
+from cbbench.html.bars import Bar, bars
+from cbbench.html.charts import interval
+from cbbench.html.over_time import held
+from cbbench.html.report import mark, render, write_report
+from cbbench.html.requests import followed
 from cbbench.recorded import choose
 from cbbench.results import Cell, Run, read_runs
 from cbbench.timeline import Kind, Span
@@ -160,7 +160,7 @@ def long_page(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_hundred_thousand_steps_stay_below_eight_megabytes(long_page: str) -> None:
     assert len(long_page.encode()) < 8_000_000
     (figure,) = figures(long_page, "slots")
-    assert sum(len(trace["x"]) for trace in figure["data"]) < 2 * html_report.MAX_BARS
+    assert sum(len(trace["x"]) for trace in figure["data"]) < 2 * report.MAX_BARS
     assert sum(row[7] for trace in figure["data"] for row in trace["customdata"]) == 20_000  # a prefill and a decode each
     assert sum(row[2] for trace in figure["data"] for row in trace["customdata"]) == 100_000
     assert re.search(r"round 1\. 19,\d\d\d of 20,000 short spans stand together, their sums kept\.", long_page)
@@ -236,7 +236,7 @@ def test_damaged_records_leave_out_their_arm_only(tmp_path: Path) -> None:
 
 
 def test_arms_beyond_what_a_page_holds_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(html_report, "MAX_PANELS", 2)
+    monkeypatch.setattr(report, "MAX_PANELS", 2)
     page = page_of(save_run(tmp_path / "run", {f"arm{n}": [every_kind()] for n in range(4)}))
     assert len(figures(page, "slots")) == 2 and len(figures(page, "throughput")[0]["data"][0]["x"]) == 4
     for arm in ("arm2", "arm3"):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from cbbench.html_report import write_report
+from cbbench.html.report import write_report
 from cbbench.recorded import Recorded, choose
 from cbbench.results import read_runs
 from cbbench.timeline import IDLE

@@ -18,11 +18,12 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from cbbench import html_charts, html_panels, tables
+from cbbench import tables
 from cbbench.errors import UserError
-from cbbench.html_facts import Facts, arm_facts, run_facts
-from cbbench.html_panels import Drawing, Figure
-from cbbench.html_requests import COLUMNS, describe, followed
+from cbbench.html import charts, over_time
+from cbbench.html.facts import Facts, arm_facts, run_facts
+from cbbench.html.over_time import Drawing, Figure
+from cbbench.html.requests import COLUMNS, describe, followed
 from cbbench.recorded import Recorded, choose
 from cbbench.results import Run
 from cbbench.tables import Grid, TableRow
@@ -81,12 +82,12 @@ def render(runs: list[Run]) -> str:
     num_panels = max(sum(len(group.panels) for group in groups), 1)
     for group in groups:
         group.followed = followed(group.panels, min(MAX_FOLLOWED, FOLLOWED_PER_PAGE // num_panels))
-        reach_s = html_panels.reach_s(group.panels)
+        reach_s = over_time.reach_s(group.panels)
         limits = min(MAX_BARS, BARS_PER_PAGE // num_panels), min(MAX_POINTS, POINTS_PER_PAGE // num_panels)
         group.figures = _figures(group, Drawing(reach_s, group.followed, *limits))
     scripts = [Markup(text) for text in (_page("theme.js"), _plotly(), "\n".join(map(_page, SCRIPTS)))]
     environment = Environment(
-        loader=PackageLoader("cbbench", "page"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("cbbench.html", "page"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["breakable"] = breakable
     return environment.get_template("report.html").render(
@@ -136,14 +137,14 @@ def _figures(group: Group, drawing: Drawing) -> dict[str, list[Figure]]:
     highest = max((float(np.sum([*recorded.memory.parts.values()], 0).max()) for _, recorded in stepped), default=1.0)
     longest_ms = max((1000 * (step["end_s"] - step["start_s"]) for _, recorded in stepped for step in recorded.steps), default=1.0)
     figures = {
-        "throughput": [html_charts.throughput(group.rows, group.runs)],
-        "slots": [html_panels.slots(recorded, i, drawing) for i, recorded in stepped],
-        "requests": [html_panels.requests(recorded, i, drawing) for i, recorded in enumerate(panels)],
-        "memory": [html_panels.memory(recorded, i, drawing, highest) for i, recorded in stepped],
-        "latency": html_charts.latencies(panels, drawing),
-        "waste": html_charts.waste(group.rows),
-        "time": [html_charts.host_time(group.rows)],
-        "steps": [html_panels.steps(recorded, i, drawing, longest_ms) for i, recorded in stepped],
+        "throughput": [charts.throughput(group.rows, group.runs)],
+        "slots": [over_time.slots(recorded, i, drawing) for i, recorded in stepped],
+        "requests": [over_time.requests(recorded, i, drawing) for i, recorded in enumerate(panels)],
+        "memory": [over_time.memory(recorded, i, drawing, highest) for i, recorded in stepped],
+        "latency": charts.latencies(panels, drawing),
+        "waste": charts.waste(group.rows),
+        "time": [charts.host_time(group.rows)],
+        "steps": [over_time.steps(recorded, i, drawing, longest_ms) for i, recorded in stepped],
     }
     for number, figure in enumerate(figure for found in figures.values() for figure in found):
         figure.id = f"{group.id}-f{number}"
@@ -181,7 +182,7 @@ def _plotly() -> str:
 
 
 def _page(name: str) -> str:
-    return resources.files("cbbench").joinpath("page", name).read_text(encoding="utf-8")
+    return resources.files("cbbench.html").joinpath("page", name).read_text(encoding="utf-8")
 
 
 def _hash(script: str) -> str:

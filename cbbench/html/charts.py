@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from cbbench.html_panels import Drawing, Figure, Json, escaped
-from cbbench.html_requests import name
+from cbbench.html.over_time import Drawing, Figure, Json, escaped
+from cbbench.html.requests import name
 from cbbench.metrics import request_latencies
 from cbbench.recorded import Recorded
 from cbbench.results import Cell, Run

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 
-from cbbench.figure_style import CYCLE, PALE, WIDTH_INCHES, arm_title, legend, set_title
+from cbbench.figure.style import CYCLE, PALE, WIDTH_INCHES, arm_title, legend, set_title
 from cbbench.metrics import pooled_latencies
 from cbbench.recorded import Recorded
 

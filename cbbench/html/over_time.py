@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from cbbench.html_bars import Bar, bars
-from cbbench.html_requests import name
+from cbbench.html.bars import Bar, bars
+from cbbench.html.requests import name
 from cbbench.metrics import ended_s, ratio
 from cbbench.recorded import Recorded
 from cbbench.tables import number, percent, seconds

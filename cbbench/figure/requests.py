@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from cbbench.figure_style import CYCLE, INK, PALE, arm_title, legend, lighter, rectangles, rows_downwards, stacked, subtitle, swatch
+from cbbench.figure.style import CYCLE, INK, PALE, arm_title, legend, lighter, rectangles, rows_downwards, stacked, subtitle, swatch
 from cbbench.metrics import ended_s
 from cbbench.recorded import Recorded
 from cbbench.tables import seconds

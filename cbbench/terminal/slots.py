@@ -13,7 +13,7 @@ from rich.text import Text
 from cbbench.printable import printable
 from cbbench.recorded import Recorded
 from cbbench.tables import percent
-from cbbench.terminal_columns import Columns, filled
+from cbbench.terminal.columns import Columns, filled
 from cbbench.timeline import IDLE, Kind, Phase
 
 MARGIN = 8

@@ -11,20 +11,20 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from cbbench import figure_bars, figure_latency, figure_memory, figure_requests, figure_slots
 from cbbench.errors import UserError
-from cbbench.figure_style import RC, where
+from cbbench.figure import bars, latency, memory, requests, slots
+from cbbench.figure.style import RC, where
 from cbbench.recorded import Recorded
 from cbbench.whole import replacing
 
 MAX_ARMS = 6  # one above another, or as lines in one picture: more cannot be told apart
 DRAWN: dict[str, tuple[str, Callable[[str, list[Recorded]], Figure]]] = {
-    "slots": ("Slots", figure_slots.draw),
-    "memory": ("Memory", figure_memory.draw),
-    "requests": ("Requests", figure_requests.draw),
-    "latency": ("Latency", figure_latency.draw),
-    "throughput": ("Throughput", figure_bars.draw_throughput),
-    "waste": ("Waste", figure_bars.draw_waste),
+    "slots": ("Slots", slots.draw),
+    "memory": ("Memory", memory.draw),
+    "requests": ("Requests", requests.draw),
+    "latency": ("Latency", latency.draw),
+    "throughput": ("Throughput", bars.draw_throughput),
+    "waste": ("Waste", bars.draw_waste),
 }
 FROM_STEPS = ("slots", "memory", "waste")
 ANY_NUMBER = ("throughput", "waste")

@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from cbbench.figure_style import CYCLE, INK, arm_title, darker, legend, lighter, rectangles, rows_downwards, stacked, subtitle, swatch
+from cbbench.figure.style import CYCLE, INK, arm_title, darker, legend, lighter, rectangles, rows_downwards, stacked, subtitle, swatch
 from cbbench.recorded import Recorded
 from cbbench.tables import percent
 from cbbench.timeline import Kind, Span

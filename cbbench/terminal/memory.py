@@ -7,8 +7,8 @@ from rich.text import Text
 
 from cbbench.recorded import Recorded
 from cbbench.tables import percent, size
-from cbbench.terminal_columns import Columns, filled
-from cbbench.terminal_slots import MARGIN, axis_lines
+from cbbench.terminal.columns import Columns, filled
+from cbbench.terminal.slots import MARGIN, axis_lines
 from cbbench.timeline import SHARES
 
 HEIGHT = 8

@@ -16,9 +16,9 @@ from cbbench.metrics import pooled_latencies
 from cbbench.printable import printable
 from cbbench.recorded import Recorded
 from cbbench.tables import number, percent, seconds, status
-from cbbench.terminal_columns import Columns
-from cbbench.terminal_memory import memory_lines
-from cbbench.terminal_slots import MARGIN, key_lines, request_lines, slot_lines
+from cbbench.terminal.columns import Columns
+from cbbench.terminal.memory import memory_lines
+from cbbench.terminal.slots import MARGIN, key_lines, request_lines, slot_lines
 
 PIPE_WIDTH, MIN_WIDTH = 80, 60
 FEWEST_COLUMNS = 4  # of a picture drawn to the scale of a slower arm, one in so many

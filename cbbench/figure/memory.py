@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from cbbench.figure_style import CYCLE, arm_title, legend, lighter, stacked, subtitle, swatch
+from cbbench.figure.style import CYCLE, arm_title, legend, lighter, stacked, subtitle, swatch
 from cbbench.recorded import Recorded
 from cbbench.tables import percent
 from cbbench.timeline import Floats, Memory, thinned

@@ -7,8 +7,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from cbbench.figure_memory import STYLES
-from cbbench.figure_style import CYCLE, INK, PALE, WIDTH_INCHES, folded, legend, lighter, set_title, swatch
+from cbbench.figure.memory import STYLES
+from cbbench.figure.style import CYCLE, INK, PALE, WIDTH_INCHES, folded, legend, lighter, set_title, swatch
 from cbbench.recorded import Recorded
 from cbbench.results import Cell
 from cbbench.tables import medians, number, percent

@@ -1,0 +1,1 @@
+"""`cbbench plot`: saved runs as pictures in files. Begins in kinds.py."""

@@ -1,0 +1,1 @@
+"""`cbbench report`: saved runs on one page. Begins in report.py."""

@@ -1,0 +1,1 @@
+"""`cbbench show`: saved runs in characters. Begins in show.py."""
