@@ -14,7 +14,7 @@ from typing import Any
 from cbbench.clock import RealClock
 from cbbench.whole import replacing
 
-ROUNDS = 7
+ROUNDS = 20  # some seconds: a machine that is shared, or that has just begun, is often slow for a quarter of one
 
 
 def _place(fingerprint: dict[str, Any]) -> Path:
@@ -34,7 +34,7 @@ def stored(fingerprint: dict[str, Any]) -> dict[str, float] | None:
 
 
 def measure(fingerprint: dict[str, Any], device: str) -> dict[str, float]:
-    """The best of a few: reading 512 MiB, and a square product of 2,048, in float32 on a CPU and bfloat16 elsewhere.
+    """The best of many, in turns: reading 512 MiB, and a square product of 2,048, in float32 on a CPU and bfloat16 elsewhere.
 
     A ceiling is the best ever seen: a rate taken while the machine was busy does not replace a higher one."""
     import torch
@@ -45,22 +45,17 @@ def measure(fingerprint: dict[str, Any], device: str) -> dict[str, float]:
     big = torch.ones(1 << 27, dtype=torch.float32, device=device)
     square = torch.randn(2048, 2048, device=device).to(dtype)
 
-    def best(work: Any) -> float:
-        times = []
-        for _ in range(ROUNDS):
-            clock = RealClock()
-            work()
-            if device == "cuda":
-                torch.cuda.synchronize()
-            times.append(clock.now())
-        return min(times[1:])
+    def taken_s(work: Any) -> float:
+        clock = RealClock()
+        work()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        return clock.now()
 
     packed, _ = product(square, None)  # what the prepared model runs, where it is faster
-    flop = 2 * 2048**3
-    rates = {
-        "bytes_per_s": big.nbytes / best(big.sum),
-        "flop_per_s": max(flop / best(lambda: square @ square), flop / best(lambda: packed(square))),
-    }
+    rounds = [[taken_s(work) for work in (big.sum, lambda: square @ square, lambda: packed(square))] for _ in range(ROUNDS)]
+    reading_s, *products_s = (min(times[1:]) for times in zip(*rounds, strict=True))
+    rates = {"bytes_per_s": big.nbytes / reading_s, "flop_per_s": 2 * 2048**3 / min(products_s)}
     rates = {name: max(rate, (stored(fingerprint) or rates)[name]) for name, rate in rates.items()}
     place = _place(fingerprint)
     place.parent.mkdir(parents=True, exist_ok=True)
