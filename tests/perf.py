@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -15,6 +18,7 @@ from cbbench import machine, rates, seam, tables
 from cbbench.clock import RealClock
 from cbbench.config import Overrides, build_arms, build_peers
 from cbbench.job import Job
+from cbbench.kernels.products import Panels
 from cbbench.live import Live
 from cbbench.load import load
 from cbbench.machine import default_threads
@@ -71,6 +75,47 @@ def step_s(prepare: bool, num_rows: int = 16) -> float:
     return median(times)
 
 
+def help_s() -> float:
+    """Until `cbbench --help` has answered."""
+    times = []
+    for _ in range(5):
+        clock = RealClock()
+        subprocess.run([sys.executable, "-m", "cbbench", "--help"], capture_output=True, check=True)
+        times.append(clock.now())
+    return min(times)
+
+
+SHAPES = [(960, 576), (576, 576), (3072, 576), (576, 1536)]  # outputs, inputs of SmolLM2-135M's products: q/k/v, o, gate/up, down
+LAYERS = 30
+ROWS = (1, 8, 16, 32, 256, 768)
+
+
+def linear_layers() -> list[str]:
+    """Milliseconds for the products of all layers, by who computes them and the number of rows; one after another in turns, as
+    the weights of a model pass by and not as one product repeated would."""
+    weights = [torch.randn(outputs, inputs) / inputs**0.5 for _ in range(LAYERS) for outputs, inputs in SHAPES]
+    ways: dict[str, list[Callable[[torch.Tensor], Any]]] = {
+        "`F.linear`": [partial(torch.nn.functional.linear, weight=weight) for weight in weights],
+        "ours (`kernels/products.py`)": [Panels(weight, None) for weight in weights],
+    }
+    if hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):  # not public: what torch itself calls where it compiles a model
+        packed = [torch.ops.mkldnn._reorder_linear_weight(weight, 16) for weight in weights]
+        run = torch.ops.mkldnn._linear_pointwise
+        ways["oneDNN, packed"] = [lambda x, weight=weight: run(x, weight, None, "none", [], "") for weight in packed]
+    lines = ["| products | " + " | ".join(f"{rows} row{'s' * (rows > 1)}" for rows in ROWS) + " |", "|---" * (len(ROWS) + 1) + "|"]
+    times: dict[str, list[list[float]]] = {way: [[] for _ in ROWS] for way in ways}
+    with torch.inference_mode():
+        for place, rows in enumerate(ROWS):
+            inputs = [torch.randn(rows, weight.shape[1]) for weight in weights[: len(SHAPES)]] * LAYERS
+            for _ in range(15 if rows < 100 else 5):
+                for way, products in ways.items():
+                    clock = RealClock()
+                    for product, x in zip(products, inputs, strict=True):
+                        product(x)
+                    times[way][place].append(clock.now())
+    return lines + [f"| {way} | " + " | ".join(f"{median(some[1:]) * 1e3:.1f}" for some in found) + " |" for way, found in times.items()]
+
+
 def value(run: Run, arm: str, key: str) -> float:
     found: dict[str, Any] = tables.medians([cell for cell in run.cells if cell.arm == arm])
     return float(found[key])
@@ -109,17 +154,19 @@ def main() -> None:
     out = Path(sys.argv[1])
     fingerprint = machine.fingerprint("cpu", default_threads())
     rates.measure(fingerprint, "cpu")
-    step = step_s(prepare=True) / step_s(prepare=False)
     runs = [measured(*asked, out) for asked in RUNS]
     plain = measured("mixed", [PAGED], None, [], out, prepare=False)
+    step, products = step_s(prepare=True) / step_s(prepare=False), linear_layers()
     known = rates.stored(fingerprint) or {}
     found = [("a step of 16 rows without attention, prepared / as it comes", "<= 0.7", step), *figures(runs, plain)]
+    found.append(("seconds until `cbbench --help` has answered", "<= 0.5", help_s()))
     lines = [f"| {name} | {asked} | {got:.2f} |" for name, asked, got in found]
     facts = {**fingerprint, **{key: f"{number / 1e9:.1f} G" for key, number in known.items()}, **machine.versions()}
     head = [
         "# Side by side", "", f"Written by `make perf` ({ROUNDS} rounds, medians; read ratios, not times).", "",
         ", ".join([*(f"{name} {fact}" for name, fact in facts.items() if fact), peer_versions(runs[0])]), "",
         "| what | asked | got |", "|---|---|---|", *lines, "",
+        "## The linear layers alone", "", "Milliseconds for all layers of SmolLM2-135M without its head, in float32.", "", *products, "",
     ]  # fmt: skip
     groups = []
     for run in runs:

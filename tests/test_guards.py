@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -136,11 +135,9 @@ def test_72_the_wall_clock_is_read_for_dates_alone() -> None:
         }  # fmt: skip
 
 
-def python(code: str, *words: str) -> tuple[float, str]:
-    """Seconds and stdout of a fresh interpreter."""
-    started_s = time.perf_counter()
-    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, env=ENVIRONMENT, check=True)
-    return time.perf_counter() - started_s, done.stdout
+def python(code: str, *words: str) -> str:
+    """What a fresh interpreter prints."""
+    return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, env=ENVIRONMENT, check=True).stdout
 
 
 LOADED = f"""
@@ -152,17 +149,15 @@ print("LOADED", sorted({{name.split(".")[0] for name in sys.modules}} & {{{", ".
 """
 
 
-def test_help_answers_in_half_a_second_without_torch() -> None:
-    runs = [python(LOADED, "--help") for _ in range(3)]
-    assert min(seconds for seconds, _ in runs) < 0.5
-    for _, out in runs:
-        assert out.endswith("LOADED []\n")
-        assert all(name in out for name in ("run", "compare", "list", "workload", "doctor"))
+def test_help_loads_nothing_that_takes_long() -> None:
+    """Half a second at most; `make perf` measures it."""
+    out = python(LOADED, "--help")
+    assert out.endswith("LOADED []\n") and all(name in out for name in ("run", "compare", "list", "workload", "doctor"))
 
 
 def test_comparing_saved_runs_loads_no_torch(tmp_path: Path) -> None:
     """A gate in CI does not wait for it."""
     (tmp_path / "w.yaml").write_text("requests: [{id: a, prompt_ids: [1, 2], max_new_tokens: 3}]\nmodel: none\n")
     assert command("run", tmp_path / "w.yaml", "--rounds", "1", "--out", tmp_path / "r").code == 0
-    _, out = python(LOADED, "compare", str(tmp_path / "r"))
+    out = python(LOADED, "compare", str(tmp_path / "r"))
     assert "continuous+varlen+paged" in out and out.endswith("LOADED []\n")
