@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from cbbench.kernels import products
 from cbbench.kernels.norms import rms_norm
 from cbbench.kernels.products import GatedPanels, Panels
+from cbbench.kernels.vectors import HAS_FMA
 
 ARITHMETIC = 2  # counted up where a prepared model comes to round otherwise: kept references go by it
 QKV = ("q_proj", "k_proj", "v_proj")
@@ -46,10 +46,10 @@ def fuse(model: nn.Module) -> dict[str, int]:
                     setattr(module, name, Part(shared, index))
                 counts["fused"] += len(parts)
                 counts["products"] += 1
-                counts["packed"] += shared.is_packed
+                counts["packed"] += isinstance(shared.run, Panels)
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
-            if type(child) is nn.Linear and can_pack(child.weight):
+            if type(child) is nn.Linear and kernels_take(child.weight):
                 setattr(module, name, Packed(child))
                 counts["packed"] += 1
             elif (norm := OneNorm.of(child)) is not None:
@@ -58,16 +58,16 @@ def fuse(model: nn.Module) -> dict[str, int]:
     return counts
 
 
-def can_pack(weight: torch.Tensor) -> bool:
+def kernels_take(tensor: torch.Tensor) -> bool:
     """Our kernels are for float32 on a CPU; other types and devices have torch's."""
-    return products.can_run() and weight.dtype is torch.float32 and weight.device.type == "cpu"
+    return HAS_FMA and tensor.dtype is torch.float32 and tensor.device.type == "cpu"
 
 
-def product(weight: torch.Tensor, bias: torch.Tensor | None) -> tuple[Product, bool]:
-    """x [..., in] -> x W^T + b [..., out], and whether the weights are packed."""
-    if can_pack(weight):
-        return Panels(weight, bias), True
-    return lambda x: nn.functional.linear(x, weight, bias), False
+def product(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
+    """x [..., in] -> x W^T + b [..., out]."""
+    if kernels_take(weight):
+        return Panels(weight, bias)
+    return lambda x: nn.functional.linear(x, weight, bias)
 
 
 class Packed(nn.Module):
@@ -114,7 +114,7 @@ class GatedUnit(nn.Module):
     def of(cls, module: nn.Module) -> GatedUnit | None:
         """The same as a module of that form; None for another, or with another gate than SiLU."""
         gate, up, down = (getattr(module, name, None) for name in ("gate_proj", "up_proj", "down_proj"))
-        if not all(type(part) is nn.Linear and can_pack(part.weight) for part in (gate, up, down)):
+        if not all(type(part) is nn.Linear and kernels_take(part.weight) for part in (gate, up, down)):
             return None
         if gate.weight.shape != up.weight.shape or gate.out_features != down.in_features:  # type: ignore[union-attr]
             return None
@@ -143,7 +143,7 @@ class OneNorm(nn.Module):
         return made if computes_the_same(made, module, len(weight), weight) else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if can_pack(x):
+        if kernels_take(x):
             return rms_norm(x, self.weight, self.variance_epsilon)
         return nn.functional.rms_norm(x, self.weight.shape, self.weight, self.variance_epsilon)
 
@@ -154,7 +154,7 @@ class SharedProduct:
     def __init__(self, parts: list[nn.Linear]) -> None:
         self.sizes = [part.out_features for part in parts]
         weight = torch.cat([part.weight.detach() for part in parts])
-        self.run, self.is_packed = product(weight, _bias(parts))
+        self.run = product(weight, _bias(parts))
         self.input: Any = None
         self.outputs: list[torch.Tensor | None] = []
 

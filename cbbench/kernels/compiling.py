@@ -6,11 +6,13 @@ import hashlib
 import os
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numba
+import numpy as np
 import torch
 
-from cbbench.gguf import cache_dir
+from cbbench.folders import cache_dir
 
 _PACKAGE = Path(__file__).parent.parent
 
@@ -38,3 +40,9 @@ def share_threads() -> int:
         numba.set_num_threads(shares)
         torch.set_num_threads(threads)  # both are out of one OpenMP, and numba's first call sets it to all cores
     return shares
+
+
+def rows_of(x: torch.Tensor) -> np.ndarray[Any, Any]:
+    """[..., D] as the next kernel takes it, [T, D] without gaps; that kernel then runs on as many threads as torch has."""
+    share_threads()
+    return x.reshape(-1, x.shape[-1]).contiguous().numpy()

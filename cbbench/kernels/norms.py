@@ -8,15 +8,14 @@ import numba
 import numpy as np
 import torch
 
-from cbbench.kernels.compiling import kernel, part, share_threads
+from cbbench.kernels.compiling import kernel, part, rows_of
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """x [..., D], weight [D]."""
-    share_threads()
-    rows = x.reshape(-1, x.shape[-1]).contiguous()
+    rows = rows_of(x)
     out = torch.empty(rows.shape)
-    norm_rows(rows.numpy(), weight.numpy(), np.float32(eps), out.numpy())
+    norm_rows(rows, weight.numpy(), np.float32(eps), out.numpy())
     return out.view(x.shape)
 
 

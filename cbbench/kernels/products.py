@@ -19,17 +19,13 @@ import torch
 from numba.extending import intrinsic
 from torch import nn
 
-from cbbench.kernels.compiling import kernel, part, share_threads
-from cbbench.kernels.vectors import HAS_FMA, LANES, REGISTERS, Vectors, address, floats, integer
+from cbbench.kernels.compiling import kernel, part, rows_of
+from cbbench.kernels.vectors import LANES, REGISTERS, Vectors, address, floats, integer
 
 VECTORS = 2  # of outputs in a panel, or one of gates and one of what they gate
 PANEL = VECTORS * LANES
 ROWS = 8 if REGISTERS == 32 else 6  # their accumulators, a panel's weights and one x fill the registers
 AHEAD = 4096  # floats of weights asked for before they are needed: behind the end of a page the CPU does not guess
-
-
-def can_run() -> bool:
-    return HAS_FMA
 
 
 def in_panels(weight: torch.Tensor, bias: torch.Tensor | None) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -47,14 +43,13 @@ class Panels:
     """One linear layer: [..., inputs] -> [..., outputs]."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        self.outputs, self.inputs = weight.shape
+        self.outputs = len(weight)
         self.weight, self.bias = in_panels(weight, bias)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        share_threads()
-        rows = x.reshape(-1, self.inputs).contiguous()
+        rows = rows_of(x)
         out = torch.empty(len(rows), len(self.bias))
-        product_rows(rows.numpy(), self.weight, self.bias, out.numpy())
+        product_rows(rows, self.weight, self.bias, out.numpy())
         return out[:, : self.outputs].view(*x.shape[:-1], self.outputs)
 
 
@@ -65,18 +60,17 @@ class GatedPanels:
     Variants Improve Transformer (2020)."""
 
     def __init__(self, gate: nn.Linear, up: nn.Linear, down: nn.Linear) -> None:
-        self.inputs, self.hidden, self.outputs = gate.in_features, gate.out_features, down.out_features
+        self.outputs = down.out_features
         weight = torch.stack([_by_vector(part.weight.detach()) for part in (gate, up)], 1).flatten(0, 2)
-        no_bias = torch.zeros(self.hidden)
+        no_bias = torch.zeros(gate.out_features)
         bias = torch.stack([_by_vector(no_bias if part.bias is None else part.bias.detach()) for part in (gate, up)], 1).flatten()
         self.gate_up, self.gate_up_bias = in_panels(weight, bias)
         self.down, self.down_bias = in_panels(down.weight, down.bias)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        share_threads()
-        rows = x.reshape(-1, self.inputs).contiguous()
+        rows = rows_of(x)
         hidden, out = torch.empty(len(rows), len(self.gate_up) * LANES), torch.empty(len(rows), len(self.down_bias))
-        gated_rows(rows.numpy(), self.gate_up, self.gate_up_bias, hidden.numpy(), self.down, self.down_bias, out.numpy())
+        gated_rows(rows, self.gate_up, self.gate_up_bias, hidden.numpy(), self.down, self.down_bias, out.numpy())
         return out[:, : self.outputs].view(*x.shape[:-1], self.outputs)
 
 

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from cbbench.clock import RealClock
 from cbbench.errors import UserError
-from cbbench.gguf import cache_dir
+from cbbench.folders import cache_dir
 from cbbench.peers.base import Answer, HfModel, Peer
 from cbbench.request import Request
 from cbbench.strategy import StrictOptions
