@@ -30,7 +30,7 @@ check: setup
 # Draws docs/pictures by the commands that stand in the pages and renews their tables, from the runs in docs/records.
 .PHONY: pictures docs
 pictures: setup
-	$(BIN)/python -m tests.pictures
+	$(BIN)/python -m tests.docs.pictures
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
@@ -57,12 +57,12 @@ baseline: $(PERF_RUNS)
 # beside it).
 perf: setup
 	rm -rf build/perf-times
-	$(BIN)/python -m tests.perf build/perf-times
+	$(BIN)/python -m tests.benchmarks.perf build/perf-times
 
 # The same question on a GPU: exactness of every pairing in fp32 and bf16, tokens a second against generate.
 .PHONY: perf-cuda
 perf-cuda: setup
-	$(BIN)/python -m tests.perf_cuda build/perf-cuda
+	$(BIN)/python -m tests.benchmarks.perf_cuda build/perf-cuda
 
 # Environments of peers that do not go with ours.
 .PHONY: peer-openvino peer-vllm

@@ -10,9 +10,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import pytest
 import torch
 
-from cbbench.model import Model
-from tests.commands import recorded_workload
-from tests.engines import tiny
+from cbbench.model.model import Model
+from tests.support.commands import recorded_workload
+from tests.support.engines import tiny
 
 torch.set_num_threads(1)
 # A shell starts its background jobs with SIGINT ignored, and a child would inherit that: tests of an interrupt would hang.

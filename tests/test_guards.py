@@ -12,8 +12,8 @@ import pytest
 
 import cbbench
 from cbbench import plugins
-from tests.commands import ENVIRONMENT, command
-from tests.engines import ATTENTIONS, CACHES, SCHEDULERS
+from tests.support.commands import ENVIRONMENT, command
+from tests.support.engines import ATTENTIONS, CACHES, SCHEDULERS
 
 ROOT = Path(cbbench.__path__[0])
 FILES = {".".join(("cbbench", *path.relative_to(ROOT).with_suffix("").parts)): path for path in sorted(ROOT.rglob("*.py"))}
@@ -66,9 +66,9 @@ def own(module: str) -> set[str]:
 
 def test_the_walk_sees_what_is_there() -> None:
     assert len(MODULES) > 30 and len(STRATEGIES) >= 10
-    assert {"torch", "cbbench.kvcache.base", "cbbench.plan"} <= reached("cbbench.engine")
-    assert "transformers" in reached("cbbench.runner") | reached("cbbench.model")
-    assert "cbbench.model" in set(imported("cbbench.job")) and "torch" not in reached("cbbench.errors")
+    assert {"torch", "cbbench.kvcache.base", "cbbench.plan"} <= reached("cbbench.engine.loop")
+    assert "transformers" in reached("cbbench.runs.runner") | reached("cbbench.model.model")
+    assert "cbbench.model.model" in set(imported("cbbench.runs.job")) and "torch" not in reached("cbbench.errors")
 
 
 @pytest.mark.parametrize("module", STRATEGIES)
@@ -83,42 +83,38 @@ def test_a_strategy_imports_its_base_and_never_another_strategy_the_engine_or_th
 
 @pytest.mark.parametrize("module", [m for m in MODULES if m.startswith(tuple(plugins.KINDS.values())) and m not in STRATEGIES])
 def test_bases_and_helpers_import_no_strategy_and_nothing_above_them(module: str) -> None:
-    above = {f"cbbench.{name}" for name in ("engine", "executor", "runner", "config", "cli", "model", "plugins", "workload", "results")}
-    assert not own(module) & ({*STRATEGIES} | above)
+    above = ("engine", "runs", "cli", "model", "plugins", "workload", "results")
+    assert not own(module) & {*STRATEGIES} and not [name for name in own(module) if name.split(".")[1] in above]
     if module != "cbbench.attention.base":
         other = {package for package in plugins.KINDS.values() if not module.startswith(package)}
         allowed = {"cbbench.attention.base", "cbbench.kvcache.base"} if ".attention." in module else set()
         assert {name for name in own(module) if name.rpartition(".")[0] in other} <= allowed
 
 
-READING = ("metrics", "results", "tables", "screen", "timeline", "recorded", "compare", "stats", "cli", "config", "workload", "budget")
+READING = ("results", "compare", "report", "workload", "importing", "importers", "cli")
 
 
-@pytest.mark.parametrize("module", READING)
+@pytest.mark.parametrize("module", [*(m for m in MODULES if m.split(".")[1:2] and m.split(".")[1] in READING), "cbbench.runs.config"])
 def test_reading_results_and_workloads_starts_without_torch(module: str) -> None:
-    name = f"cbbench.{module}"
-    if name not in MODULES:
-        assert module in ("compare", "stats"), f"{module} is gone: strike it from this list"
-        return
-    assert not reached(name) & {*HEAVY}, sorted(reached(name))
+    assert not reached(module) & {*HEAVY}, sorted(reached(module))
 
 
 def test_only_the_model_and_its_seam_know_transformers() -> None:
     knowing = {name for name in MODULES if any(found.split(".")[0] == "transformers" for found in imported(name))}
     peers = {f"cbbench.peers.{name}" for name in plugins.names("peer")}
-    assert knowing - peers == {f"cbbench.{name}" for name in ("load", "model", "seam", "reference", "gguf")}
+    assert knowing - peers == {f"cbbench.model.{name}" for name in ("load", "model", "seam", "reference", "gguf")}
 
 
 def test_arrows_point_from_the_command_line_down_to_the_engine() -> None:
     assert {name for name in MODULES if "cbbench.cli" in own(name)} <= {"cbbench.__main__"}
-    assert [name for name in MODULES if "cbbench.runner" in own(name)] == ["cbbench.peer_cells", "cbbench.session"]
+    assert [name for name in MODULES if "cbbench.runs.runner" in own(name)] == ["cbbench.runs.peer_cells", "cbbench.runs.session"]
     assert not [name for name in MODULES if own(name) & {*STRATEGIES}], "strategies are found by name"
-    engine = {"clock", "due", "errors", "executor", "kvcache.base", "plan", "record", "request", "schedulers.base"}
-    assert own("cbbench.engine") <= {f"cbbench.{name}" for name in engine} | {"cbbench.kvcache", "cbbench.schedulers"}
+    nouns = {"clock", "errors", "plan", "request", "kvcache", "kvcache.base", "schedulers", "schedulers.base", "engine"}
+    assert {name for name in own("cbbench.engine.loop") if ".engine." not in name} <= {f"cbbench.{name}" for name in nouns}
 
 
 def test_the_engine_branches_on_no_strategy() -> None:
-    tree = ast.parse(MODULES["cbbench.engine"].read_text())
+    tree = ast.parse(MODULES["cbbench.engine.loop"].read_text())
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     assert "isinstance" not in names and not texts & {*SCHEDULERS, *ATTENTIONS, *CACHES}

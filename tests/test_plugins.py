@@ -12,8 +12,8 @@ import pytest
 
 from cbbench import plugins
 from cbbench.errors import UserError
-from tests.commands import command
-from tests.engines import assert_exact, num_preemptions, requests, run, tiny
+from tests.support.commands import command
+from tests.support.engines import assert_exact, num_preemptions, requests, run, tiny
 
 DOC = '"""Does it.\n\n    Cost: a lot.\n    Use when: never.\n    """'
 STRATEGIES = {

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from cbbench.clock import RealClock
 from cbbench.errors import UserError
-from cbbench.openai_api import Server
+from cbbench.peers._openai_client import Server
 from cbbench.peers.base import UNKNOWN, Answer, Peer, until_end
 from cbbench.request import Request
 from cbbench.strategy import StrictOptions

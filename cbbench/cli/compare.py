@@ -1,0 +1,170 @@
+"""`cbbench compare` and the commands below `cbbench baseline`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cbbench.errors import UserError
+
+if TYPE_CHECKING:
+    from cbbench.compare.baselines import Baseline
+    from cbbench.compare.verdicts import Verdict
+    from cbbench.compare.within import Rules
+    from cbbench.results.store import Run
+
+FOLDER = Path("results/baselines")
+Folder = Annotated[Path, typer.Option("--folder", help="where baselines lie")]
+
+
+class NoBaseline(UserError):
+    """The baseline that was asked for is not there."""
+
+
+class CompareFormat(StrEnum):
+    table = "table"
+    markdown = "markdown"
+    csv = "csv"
+    json = "json"
+    junit = "junit"
+
+
+class Allowed(StrEnum):
+    machine = "machine"
+
+
+def compare(
+    paths: Annotated[list[Path], typer.Argument(help="runs, or folders of runs")],
+    baseline: Annotated[str | None, typer.Option(help="an arm of the run, a saved baseline's NAME, or another run's PATH")] = None,
+    fail_on: Annotated[list[str], typer.Option(help="regressed, unresolved, missing, or METRIC:5%[@ARM]; repeat for several")] = [],  # noqa: B006
+    margin: Annotated[list[str], typer.Option(help="5%, or METRIC=5%: smaller changes are none; repeat for several")] = [],  # noqa: B006
+    allow: Annotated[list[Allowed], typer.Option(help="machine: compare times with those of another machine, labelled")] = [],  # noqa: B006
+    effects: Annotated[bool, typer.Option("--effects", help="what each axis buys: one changed at a time")] = False,
+    slo: Annotated[list[str], typer.Option(help="ttft_p90=2s: the best arm that keeps it, with goodput; repeat for several")] = [],  # noqa: B006
+    format: Annotated[CompareFormat, typer.Option(help="what stdout gets")] = CompareFormat.table,
+    out: Annotated[list[Path], typer.Option(help="also write NAME.md, .csv, .json or .xml (JUnit); repeat for several")] = [],  # noqa: B006
+    folder: Folder = FOLDER,
+) -> None:
+    """Tables over saved runs, and a verdict on every arm: against a base arm of the same run, or a saved baseline.
+
+    Exit codes: 0 fine, 1 a --fail-on fired, 2 bad usage, 3 cannot vouch: a needed row is missing or not comparable.
+    """
+    from cbbench.compare import gate
+    from cbbench.compare.publish import RENDERERS, check_outs, to_github, write_outs
+    from cbbench.compare.slo import parse_slos
+    from cbbench.compare.verdict_report import Comparison, worst_first
+    from cbbench.compare.within import Rules
+    from cbbench.report.screen import print_comparison, print_effects, print_slo, warn
+    from cbbench.results.store import read_runs
+
+    rules = Rules(gate.parse_margins(margin), Allowed.machine in allow)
+    gates = [gate.parse_rule(text) for text in fail_on]
+    bounds = parse_slos(slo)
+    if (effects or bounds) and format not in (CompareFormat.table, CompareFormat.markdown):
+        raise UserError(f"{'--effects' if effects else '--slo'} is a table: it goes with --format table or markdown")
+    check_outs(out)
+    runs, problems = read_runs(paths)
+    warn(*problems)
+    try:
+        verdicts = worst_first(_verdicts(runs, baseline, rules, folder))
+    except NoBaseline as error:
+        if not gates:
+            raise
+        warn(f"{error}: a gate cannot vouch without it")
+        raise typer.Exit(3) from error
+    found = Comparison(runs, verdicts, gate.judge(verdicts, gates, bool(problems)))
+    write_outs(out, found)
+    to_github(found)
+    if format in (CompareFormat.table, CompareFormat.markdown):
+        print_comparison(found, str(format))
+    else:
+        print(RENDERERS[str(format)](found), end="")
+    if format not in (CompareFormat.table, CompareFormat.markdown):
+        raise typer.Exit(found.judgement.exit_code)
+    if effects:
+        print_effects(runs, str(format))
+    if bounds:
+        print_slo(runs, bounds, str(format))
+    raise typer.Exit(found.judgement.exit_code)
+
+
+def _verdicts(runs: list[Run], baseline: str | None, rules: Rules, folder: Path) -> list[Verdict]:
+    from cbbench.compare.baselines import key_of
+    from cbbench.compare.within import compare_with_baseline, compare_within, without_baseline
+
+    stored = _stored(runs, baseline, folder)
+    if stored is None:
+        return [verdict for run in runs for verdict in compare_within(run, baseline, rules)]
+    verdicts = []
+    for run in runs:
+        known = stored.get(key_of(run.info))
+        verdicts += compare_with_baseline(run, known, rules) if known else without_baseline(run, baseline or "")
+    return verdicts
+
+
+def _stored(runs: list[Run], name: str | None, folder: Path) -> dict[str, Baseline] | None:
+    """The baseline by workload; None where an arm of the runs themselves is the base."""
+    from cbbench.compare import baselines
+    from cbbench.report.screen import warn
+    from cbbench.results.store import read_run
+
+    if name is None or any(arm["label"] == name for run in runs for arm in run.info["arms"]):
+        return None
+    if not _is_saved(folder, name) and (Path(name) / "run.json").is_file():
+        try:
+            run = read_run(Path(name))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"--baseline {name}: run.json is damaged ({error})") from error
+        return {baselines.key_of(run.info): baselines.of_run(run)}
+    place = folder / name if _is_saved(folder, name) else Path(name)
+    found = {place.stem: baselines.read(place)} if place.is_file() else baselines.read_all(place)
+    if not found:
+        arms = ", ".join(dict.fromkeys(arm["label"] for run in runs for arm in run.info["arms"]))
+        raise NoBaseline(f"--baseline {name}: no run, no baseline in {folder}, and no arm; arms are {arms}")
+    for old in found.values():
+        if old.path.suffix == ".json" and old.age_days > baselines.OLD_DAYS:
+            warn(f"{old.path}: saved {old.age_days:.0f} days ago")
+    return found
+
+
+def _is_saved(folder: Path, name: str) -> bool:
+    return name == Path(name).name and (folder / name).is_dir()
+
+
+baseline_app = typer.Typer(no_args_is_help=True, help="What later runs are held to; moved by `save` alone.")
+
+
+@baseline_app.command()
+def save(
+    name: Annotated[str, typer.Argument(help="a folder below results/baselines")],
+    runs: Annotated[list[Path], typer.Argument(help="one run or several")],
+    reason: Annotated[str, typer.Option(help="why it moves; kept in the file")],
+    exact_only: Annotated[bool, typer.Option("--exact-only", help="keep counts, no times: holds on any machine")] = False,
+    folder: Folder = FOLDER,
+) -> None:
+    """Keep runs as a baseline. A run that did the same work as the one before is added to it (the last ten are kept)."""
+    from cbbench.compare.baselines import save as save_baseline
+    from cbbench.report.screen import warn
+    from cbbench.results.store import read_runs
+
+    if not reason.strip():
+        raise UserError("--reason: say why the baseline moves")
+    read, problems = read_runs(runs)
+    warn(*problems)
+    if len(problems) > sum(len(run.problems) for run in read):  # a run that lacks parts is refused by name below
+        raise UserError("baseline save: a damaged run cannot become a baseline")
+    for run in read:
+        print(save_baseline(name, run, reason.strip(), folder, exact_only))
+
+
+@baseline_app.command("list")
+def list_(folder: Folder = FOLDER) -> None:
+    """The saved baselines: workload, arms, runs, age and reason."""
+    from cbbench.compare.baselines import read_all
+    from cbbench.report.screen import print_baselines
+
+    names = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    print_baselines({name: read_all(folder / name) for name in names})

@@ -1,0 +1,154 @@
+"""Arms against a base: within one run round by round, or a run against a stored baseline.
+
+The rows that must be there come from the configuration, not from what was found, so nothing that is missing passes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from cbbench.compare.baselines import Baseline, arm_work, difference, work_difference
+from cbbench.compare.verdicts import Outcome, Subject, Values, Verdict, judge_exact, judge_history, judge_paired
+from cbbench.errors import UserError
+from cbbench.results.judged import DEFAULT_MARGIN, EXACT, METRICS, TIMED, Metric
+from cbbench.results.store import Cell, Run
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How to judge. `allow_machine` labels results of other machines instead of refusing them."""
+
+    margins: dict[str, float] = field(default_factory=dict)
+    allow_machine: bool = False
+
+    def margin(self, metric: Metric) -> float:
+        return self.margins.get(metric.key, self.margins.get("", DEFAULT_MARGIN))
+
+
+def compare_within(run: Run, base_label: str | None, rules: Rules) -> list[Verdict]:
+    """Every arm against the base: the one named, else the one marked `baseline: true`, else the first. An arm of another
+    revision, or a copy, is the base of the arm that it is another of."""
+    arms = {arm["label"]: arm for arm in run.info["arms"]}
+    if base_label is not None and base_label not in arms:
+        raise UserError(f"--baseline {base_label}: {run.name} has no such arm; it has {', '.join(arms)}")
+    marked = next((label for label, arm in arms.items() if arm.get("baseline")), None)
+    base = base_label or marked or next((label for label, arm in arms.items() if not arm.get("base_of")), None)
+    verdicts: list[Verdict] = []
+    twins = {arm["base_of"]: label for label, arm in arms.items() if arm.get("base_of")}
+    for label, arm in arms.items():
+        if arm.get("base_of"):
+            continue
+        other = twins.get(label, base)
+        if other is None or other == label:
+            continue
+        subject = Subject(run.info["workload"]["name"], run.name, label, other, same_strategy=label in twins)
+        verdicts += _of_pair(subject, run, _cells(run, other), _cells(run, label), rules)
+    return verdicts
+
+
+def _cells(run: Run, label: str) -> list[Cell]:
+    return [cell for cell in run.cells if cell.arm == label and not cell.interrupted]
+
+
+def _of_pair(subject: Subject, run: Run, base: list[Cell], new: list[Cell], rules: Rules) -> list[Verdict]:
+    if absent := _absent(subject, {subject.base: base, subject.arm: new}):
+        return absent
+    found: list[Verdict | None] = []
+    if subject.same_strategy:
+        found += [judge_exact(subject, metric, values(base, metric), values(new, metric)) for metric in exact_metrics(run.info)]
+    for metric in TIMED if run.info["model"]["digest"] else []:
+        found.append(judge_paired(subject, metric, values(base, metric), values(new, metric), rules.margin(metric)))
+    tokens = METRICS["output_tokens"]
+    judged = [verdict for verdict in found if verdict is not None] + _wrong(subject, new)
+    return _unlike_outputs(judged, values(base, tokens), values(new, tokens))
+
+
+def _wrong(subject: Subject, cells: list[Cell]) -> list[Verdict]:
+    """Tokens that are not those of plain greedy generation: no speed makes up for that."""
+    worst = max((cell.metrics.get("exact_wrong") or 0 for cell in cells), default=0)
+    return [Verdict(subject, METRICS["exact_wrong"], Outcome.regressed, f"{worst} requests with wrong tokens")] if worst else []
+
+
+def _unlike_outputs(verdicts: list[Verdict], base: Values, new: Values) -> list[Verdict]:
+    """Who produced other amounts of tokens did other work: its times say nothing."""
+    counts = [sorted({n for n in tokens.values() if n is not None}) for tokens in (base, new)]
+    if counts[0] == counts[1]:
+        return verdicts
+    why = f"{counts[1]} output tokens against {counts[0]}"
+    return [v if v.metric.exact else Verdict(v.subject, v.metric, Outcome.not_comparable, why, v.base_values, v.values) for v in verdicts]
+
+
+def values(cells: list[Cell], metric: Metric) -> Values:
+    return {cell.round: cell.metrics.get(metric.key) for cell in cells if cell.metrics}
+
+
+def exact_metrics(info: dict[str, Any]) -> list[Metric]:
+    """The counts that the strategies alone decide: none with arrivals on a real clock, where time decides who shares a
+    batch; the tokens only in float32, where they do not depend on the batch."""
+    if info["workload"].get("arrivals") != "offline" and info["model"]["digest"]:
+        return []
+    return [metric for metric in EXACT if metric.key != "output_digest" or info["model"]["dtype"] == "float32"]
+
+
+def _absent(subject: Subject, sides: dict[str, list[Cell]]) -> list[Verdict]:
+    """One verdict for a pair of which a side failed or is not there."""
+    headline = METRICS["output_tok_per_s"]
+    for label, cells in sides.items():
+        if failed := next((cell.failed for cell in cells if cell.failed), None):
+            return [Verdict(subject, headline, Outcome.failed, f"{label}: {failed}")]
+        if not cells:
+            return [Verdict(subject, headline, Outcome.missing, f"{label}: no whole round")]
+    return []
+
+
+def compare_with_baseline(run: Run, baseline: Baseline, rules: Rules) -> list[Verdict]:
+    """Each arm against the same arm as stored: exact metrics with the newest run, times with all runs of this machine."""
+    verdicts: list[Verdict] = []
+    arms = {arm["label"]: arm for arm in run.info["arms"]}
+    for label in dict.fromkeys([*baseline.arms, *arms]):
+        subject = Subject(run.info["workload"]["name"], run.name, label, baseline.name, same_strategy=True)
+        cells = _cells(run, label)
+        if label not in baseline.arms:
+            verdicts.append(Verdict(subject, METRICS["output_tok_per_s"], Outcome.missing, "not in the baseline"))
+        elif absent := _absent(subject, {label: cells}):
+            verdicts += absent
+        elif differing := work_difference(baseline.arms[label], arm_work(run.info, arms[label])):
+            why = f"other work: {differing}"
+            verdicts.append(Verdict(subject, METRICS["output_tok_per_s"], Outcome.not_comparable, why))
+        else:
+            verdicts += _against_stored(subject, run, baseline, label, cells, rules)
+    return verdicts
+
+
+def without_baseline(run: Run, name: str) -> list[Verdict]:
+    """A run of whose workload the baseline has nothing."""
+    why = f"{name} has no {run.info['workload']['name']}" + ("" if run.info["model"]["digest"] else " on a virtual clock")
+    subjects = [Subject(run.info["workload"]["name"], run.name, arm["label"], name, True) for arm in run.info["arms"]]
+    return [Verdict(subject, METRICS["output_tok_per_s"], Outcome.missing, why) for subject in subjects]
+
+
+def _against_stored(subject: Subject, run: Run, baseline: Baseline, label: str, cells: list[Cell], rules: Rules) -> list[Verdict]:
+    newest = baseline.newest(label, run.info["machine"])
+    found: list[Verdict | None] = [
+        judge_exact(subject, metric, newest.get(metric.key, {}), values(cells, metric)) for metric in exact_metrics(run.info)
+    ]
+    differing = "" if baseline.knows(run.info["machine"]) else difference(baseline.machine, run.info["machine"])
+    for metric in TIMED if run.info["model"]["digest"] else []:
+        if not any(newest.get(metric.key, {}).values()):
+            continue
+        if differing and not rules.allow_machine:
+            why = f"other machine: {differing}"
+            found.append(Verdict(subject, metric, Outcome.not_comparable, why, newest[metric.key], values(cells, metric)))
+            continue
+        history = baseline.history(label, metric.key, None if rules.allow_machine else run.info["machine"])
+        found.append(judge_history(subject, metric, history, newest[metric.key], values(cells, metric), rules.margin(metric)))
+    judged = _labelled([verdict for verdict in found if verdict is not None], differing) + _wrong(subject, cells)
+    return _unlike_outputs(judged, newest.get("output_tokens", {}), values(cells, METRICS["output_tokens"]))
+
+
+def _labelled(verdicts: list[Verdict], differing: str) -> list[Verdict]:
+    if not differing:
+        return verdicts
+    label = f"other machine: {differing}"
+    return [v if v.metric.exact or v.why == label else replace(v, why=f"{v.why}; {label}" if v.why else label) for v in verdicts]

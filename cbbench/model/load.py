@@ -1,0 +1,181 @@
+"""Where a model comes from: embedded, hub, directory, GGUF, or random weights of a published shape."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from cbbench.errors import UserError
+from cbbench.kvcache.base import KVSpec
+from cbbench.model import gguf
+from cbbench.model.fused import fuse
+from cbbench.model.layers import shorten
+from cbbench.model.malloc import keep_freed_memory
+from cbbench.model.model import Model, vocabulary
+from cbbench.workload.rows import Vocabulary
+
+EMBEDDED = "smollm2-135m"
+RANDOM = "random:"
+SHAPES = Path(__file__).parent / "shapes"  # published configs
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+NO_SHAPE = "not a configuration of a model that generates text"
+HINT = (
+    f"Use {EMBEDDED} (embedded), a directory with config.json and safetensors, a .gguf file, {RANDOM}<config.json>, "
+    "or download the hub model first where the hub can be reached"
+)
+
+
+def load(
+    name: str, dtype: str = "float32", device: str = "cpu", base_dir: Path | None = None, trust_remote_code: bool = False,
+    prepare: bool = True,
+) -> Model:  # fmt: skip
+    """`smollm2-135m` (embedded), a hub id, a directory, a .gguf file, or `random:<config.json>[@SEED]`.
+
+    Relative paths count from `base_dir`. Safetensors only. `prepare` makes its layers ready (fused.py). Raises UserError
+    with what to do when there is no such model, and for one that cannot be served.
+    """
+    _quiet()
+    base_dir = base_dir or Path.cwd()
+    if name.startswith(RANDOM):
+        return _wrap(name, _random(name.removeprefix(RANDOM), DTYPES[dtype], base_dir).to(device), None, prepare)
+    source, options = _source(name, base_dir), {"trust_remote_code": trust_remote_code}
+    try:
+        _refuse_encoder_decoder(AutoConfig.from_pretrained(source, **options))
+        hf = AutoModelForCausalLM.from_pretrained(source, dtype=DTYPES[dtype], use_safetensors=True, **options)
+    except UserError:
+        raise
+    except Exception as error:  # whatever a foreign file or an unreachable hub raises
+        raise UserError(f"model {name!r} cannot be loaded: {_first_line(error)}. {HINT}") from error
+    return _wrap(name, hf.to(device), _tokenizer(source, options), prepare)
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """What is known of a model without its weights."""
+
+    name: str
+    spec: KVSpec
+    max_positions: int | None
+    vocabulary: Vocabulary
+
+
+def sketch(name: str, dtype: str = "float32", base_dir: Path | None = None, trust_remote_code: bool = False) -> Sketch:
+    """The same names as `load`, in a second: configuration and tokenizer alone. Raises UserError."""
+    _quiet()
+    base_dir = base_dir or Path.cwd()
+    options = {"trust_remote_code": trust_remote_code}
+    if name.startswith(RANDOM):
+        config, tokenizer = _shape(name.removeprefix(RANDOM), base_dir)[0], None
+    else:
+        source = _source(name, base_dir)
+        try:
+            config = AutoConfig.from_pretrained(source, **options)
+        except Exception as error:  # whatever a foreign file or an unreachable hub raises
+            raise UserError(f"model {name!r} cannot be read: {_first_line(error)}. {HINT}") from error
+        tokenizer = _tokenizer(source, options)
+    text, eos = config.get_text_config(), getattr(config, "eos_token_id", None)
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    spec = KVSpec(text.num_hidden_layers, heads, head_dim, DTYPES[dtype].itemsize)
+    eos_ids = frozenset([eos] if isinstance(eos, int) else eos or [])
+    return Sketch(name, spec, getattr(text, "max_position_embeddings", None), vocabulary(config, tokenizer, eos_ids))
+
+
+def _quiet() -> None:
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # or every retry at an unreachable hub is a line
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+
+
+def relocated(name: str, old_dir: Path, new_dir: Path) -> str:
+    """The same model for someone who counts relative paths from another directory."""
+    old_dir, new_dir = old_dir.resolve(), new_dir.resolve()  # `..` leads from where a link points
+    prefix = RANDOM if name.startswith(RANDOM) else ""
+    path, at, seed = name.removeprefix(prefix).partition("@") if prefix else (name, "", "")
+    if Path(path).is_absolute() or not (old_dir / path).exists() or (SHAPES / f"{path}.json").is_file():
+        return name
+    return prefix + os.path.relpath(old_dir / path, new_dir) + at + seed
+
+
+def _source(name: str, base_dir: Path) -> str:
+    """What transformers can open."""
+    if name == EMBEDDED:
+        return str(gguf.converted(gguf.embedded()))
+    if name.endswith(".gguf"):
+        if not (base_dir / name).is_file():
+            raise UserError(f"model {name}: no such file")
+        return str(gguf.converted(base_dir / name))
+    return str(base_dir / name) if (base_dir / name).is_dir() else name
+
+
+def _shape(source: str, base_dir: Path) -> tuple[Any, int]:
+    """The configuration behind `random:`, checked, and the seed."""
+    path_text, _, seed = source.partition("@")
+    shipped = SHAPES / f"{path_text}.json"
+    path = shipped if shipped.is_file() else base_dir / path_text
+    if seed and not seed.isdigit():
+        raise UserError(f"model {RANDOM}{source}: the seed must be a whole number, not {seed!r}")
+    if not path.is_file():
+        names = ", ".join(sorted(p.stem for p in SHAPES.glob("*.json")))
+        raise UserError(f"model {RANDOM}{source}: no file {path}; shipped shapes: {names}")
+    try:
+        config = AutoConfig.for_model(**json.loads(path.read_text()))
+        _refuse_encoder_decoder(config)
+        return config, int(seed or 0)
+    except UserError:
+        raise
+    except Exception as error:  # transformers checks a configuration in many places, each in its own way
+        raise UserError(f"{path}: {NO_SHAPE}: {_first_line(error)}") from error
+
+
+def _random(source: str, dtype: torch.dtype, base_dir: Path) -> PreTrainedModel:
+    config, seed = _shape(source, base_dir)
+    try:
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            return AutoModelForCausalLM.from_config(config, dtype=dtype)
+    except Exception as error:
+        raise UserError(f"{source}: {NO_SHAPE}: {_first_line(error)}") from error
+
+
+def _refuse_encoder_decoder(config: Any) -> None:
+    if config.is_encoder_decoder:
+        name = (config.architectures or [config.model_type])[0]
+        raise UserError(f"{name} cannot be served: it is an encoder-decoder; cbbench runs decoder-only models")
+
+
+def _tokenizer(source: str, options: dict[str, Any]) -> Any | None:
+    """None where the model comes without one: prompts must then be token ids."""
+    try:
+        return AutoTokenizer.from_pretrained(source, **options)
+    except (OSError, ValueError):
+        return None
+
+
+def _wrap(name: str, hf: PreTrainedModel, tokenizer: Any | None, prepare: bool) -> Model:
+    """Reads the end-of-sequence ids as `generate` would, then makes the generation config neutral for both sides."""
+    given = hf.generation_config or GenerationConfig()
+    eos = given.eos_token_id if given.eos_token_id is not None else getattr(hf.config, "eos_token_id", None)
+    eos_ids = frozenset([eos] if isinstance(eos, int) else eos or [])
+    harmless = ("_from_model_config", "transformers_version", "bos_token_id", "eos_token_id", "pad_token_id", "use_cache")
+    neutralised = {key: value for key, value in given.to_diff_dict().items() if key not in harmless}
+    hf.generation_config = GenerationConfig()
+    model = Model(name, hf.eval(), tokenizer, eos_ids, neutralised)
+    if prepare:
+        model.prepared = fuse(hf) | {"layers": shorten(hf)}
+        if hf.device.type == "cpu":
+            keep_freed_memory()
+    return model
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".:") if lines else type(error).__name__

@@ -1,0 +1,1 @@
+"""What a person sees: tables, pages, pictures and exports of saved runs."""

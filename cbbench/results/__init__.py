@@ -1,0 +1,1 @@
+"""What a run left on disk, and the numbers and tables made from it. Needs no torch."""

@@ -1,0 +1,129 @@
+"""A job made ready: the model loaded, the requests resolved, every arm's memory counted. What can be refused is refused here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from cbbench.errors import UserError
+from cbbench.kvcache.base import KVSpec
+from cbbench.machine import machine
+from cbbench.request import Request
+from cbbench.runs import config
+from cbbench.runs.config import Arm, PeerArm
+from cbbench.workload import file as workload
+from cbbench.workload.file import Workload
+
+if TYPE_CHECKING:
+    from cbbench.model.model import Model
+
+NO_MODEL = "none"
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to run."""
+
+    workload: Workload
+    arms: list[Arm]
+    model: str
+    dtype: str
+    device: str
+    num_threads: int
+    rounds: int
+    warmup: int
+    verify: bool = False
+    command: tuple[str, ...] = ()
+    trust_remote_code: bool = False
+    model_dir: Path | None = None  # where relative model paths count from
+    isolate: bool = False  # a process for each arm and round
+    against: str | None = None  # a revision whose code runs the same arms
+    against_python: str | None = None
+    peers: tuple[PeerArm, ...] = ()
+    prepare: bool = True  # fuse and pack the model's linear layers
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What every arm of a job shares."""
+
+    job: Job
+    model: Model | None  # None: no tensors, a virtual clock
+    spec: KVSpec
+    requests: list[Request]
+    longest_tokens: int
+    budgets: dict[str, int]  # arm label -> token slots
+
+    def describe(self) -> dict[str, Any]:
+        """run.json."""
+        job, model = self.job, self.model
+        arms = [{**arm.describe(), "budget_tokens": self.budgets[arm.label]} for arm in job.arms]
+        return {
+            "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "command": list(job.command),
+            "workload": {
+                "name": job.workload.name, "path": str(job.workload.path), "digest": workload.digest(self.requests),
+                "num_requests": len(self.requests), "arrivals": job.workload.file.arrivals.describe(),
+            },
+            "model": {
+                "name": job.model, "dtype": job.dtype, "digest": model.digest if model else None,
+                "bytes_per_token": self.spec.bytes_per_token or None, "neutralised": model.neutralised if model else {},
+                "prepared": model.prepared if model else None,
+                "reference_attention": model.hf.config._attn_implementation if model else None,
+            },
+            "device": job.device, "rounds": job.rounds, "warmup": job.warmup, "isolated": job.isolate or job.against is not None,
+            "arms": [*arms, *(peer.describe() for peer in job.peers)],
+            "machine": machine.fingerprint(job.device, job.num_threads), "versions": machine.versions(), "finished": False,
+        }  # fmt: skip
+
+
+def prepare(job: Job, say: Say) -> Prepared:
+    """Raises UserError for whatever cannot be run, with nothing written."""
+    if job.model == NO_MODEL:
+        if job.peers:
+            raise UserError("--peer needs a model; --model none has no tokens to make")
+        model, spec = None, KVSpec(0, 0, 0, 0)
+        requests = workload.resolve(job.workload, None)
+    else:
+        config.check_runnable(job.arms, job.device, job.dtype)
+        config.check_peers(job.peers, job.device, job.dtype)
+        model = _load(job, say)
+        spec, requests = model.spec, _with_references(job, model, say)
+    if job.peers and any(request.after for request in requests):
+        raise UserError("--peer: in a closed loop a request comes after another's end, and no peer can be told so")
+    longest = workload.longest_tokens(requests, model.max_positions if model else None)
+    budgets = {arm.label: config.tokens_of(arm, spec.bytes_per_token, longest) for arm in job.arms}
+    return Prepared(job, model, spec, requests, longest, budgets)
+
+
+def _load(job: Job, say: Say) -> Model:
+    from cbbench.model.load import load
+
+    torch.set_num_threads(job.num_threads)
+    say(f"loading {job.model} in {job.dtype} on {job.device}")
+    return load(job.model, job.dtype, job.device, job.model_dir, job.trust_remote_code, job.prepare)
+
+
+def _with_references(job: Job, model: Model, say: Say) -> list[Request]:
+    """Requests with the reference tokens that belong to this very model; others are dropped, or made anew."""
+    from cbbench.model.reference import cached_greedy
+
+    reference = job.workload.file.reference
+    requests = workload.resolve(job.workload, model.vocabulary)
+    for request in requests:
+        _ = request.prompt_ids[:1]  # hashed prompts are made now, not inside a measured step
+    has_any = any(request.output_ids for request in requests)
+    if has_any and (reference is None or reference.digest != model.digest):
+        recorded_on = f"{reference.model} ({reference.dtype}, {reference.digest})" if reference else "an unnamed model"
+        say(f"the reference tokens were recorded on {recorded_on}, this is {model.digest}: they do not apply")
+        requests = [replace(request, output_ids=None) for request in requests]
+    missing = sum(request.output_ids is None for request in requests)
+    if not job.verify or not missing:
+        return requests
+    say(f"generating {missing} missing references, one prompt at a time")
+    return [r if r.output_ids is not None else replace(r, output_ids=cached_greedy(model, r)) for r in requests]

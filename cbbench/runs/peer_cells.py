@@ -1,0 +1,71 @@
+"""A peer run once, in the place of an arm."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cbbench.clock import RealClock
+from cbbench.machine import machine
+from cbbench.peers.base import Answer, Peer, Setting, describe_answer
+from cbbench.request import Request, refusal
+from cbbench.results.store import write_records
+from cbbench.runs.config import PeerArm
+from cbbench.runs.job import Prepared
+from cbbench.runs.runner import Progress, judged, warmup_requests
+
+if TYPE_CHECKING:
+    from cbbench.model.model import Model
+
+
+class PeerCells:
+    """Runs each peer in this process (which may start others), on the model as it comes."""
+
+    def __init__(self, prepared: Prepared, progress: Progress) -> None:
+        self.prepared = prepared
+        self.progress = progress
+        self._model: Model | None = None
+
+    def model(self) -> Model:
+        """A second copy, with nothing fused or packed: what a peer's users run."""
+        if self._model is None:
+            from cbbench.model.load import load
+
+            job = self.prepared.job
+            self._model = load(job.model, job.dtype, job.device, job.model_dir, job.trust_remote_code, prepare=False)
+        return self._model
+
+    def run(self, arm: PeerArm, folder: Path) -> dict[str, Any]:
+        job = self.prepared.job
+        model = self.prepared.model
+        assert model is not None  # job.py refuses peers without one
+        refused = {i: why for i, request in enumerate(self.prepared.requests) if (why := refusal(request, model.max_positions))}
+        places = [i for i in range(len(self.prepared.requests)) if i not in refused]
+        requests = [self.prepared.requests[i] for i in places]
+        setting = Setting(
+            arm.max_num_seqs, job.dtype, job.device, job.num_threads, self.model, model.digest, model.eos_ids, model.spec.bytes_per_token
+        )  # fmt: skip
+        peer: Peer = arm.chosen.cls(setting, arm.chosen.options)  # type: ignore[call-arg,assignment]
+        try:
+            peer.start(requests)
+            for _ in range(job.warmup):
+                peer.run(warmup_requests(requests, arm.max_num_seqs), RealClock())
+            gc.collect()
+            peak = machine.PeakMemory(job.device, peer.pid)
+            peak.start()
+            answers = peer.run(requests, RealClock())
+            cell = {"peer": arm.chosen.name, "peer_version": peer.version, "peak_memory_bytes": peak.grown_bytes(), "interrupted": False}
+        finally:
+            peer.stop()
+        answers = [replace(answer, index=places[answer.index]) for answer in answers]
+        lines = _lines(self.prepared.requests, [*answers, *(Answer(i, failed=why) for i, why in refused.items())], refused)
+        return write_records(folder, cell, [], judged(self.prepared, lines, self.progress))
+
+
+def _lines(requests: list[Request], answers: list[Answer], refused: Collection[int]) -> list[dict[str, Any]]:
+    """Records in the order of the requests. What no arm could run is refused for a peer, too: it is not asked."""
+    lines = [describe_answer(answer, requests[answer.index]) for answer in sorted(answers, key=lambda a: a.index)]
+    return [line | {"state": "refused"} if line["index"] in refused else line for line in lines]
