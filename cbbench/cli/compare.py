@@ -1,4 +1,4 @@
-"""`cbbench compare` and the commands below `cbbench baseline`."""
+"""`cbbench compare`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cbbench.cli.baseline import FOLDER, Folder
 from cbbench.errors import UserError
 
 if TYPE_CHECKING:
@@ -15,9 +16,6 @@ if TYPE_CHECKING:
     from cbbench.compare.verdicts import Verdict
     from cbbench.compare.within import Rules
     from cbbench.results.store import Run
-
-FOLDER = Path("results/baselines")
-Folder = Annotated[Path, typer.Option("--folder", help="where baselines lie")]
 
 
 class NoBaseline(UserError):
@@ -57,7 +55,8 @@ def compare(
     from cbbench.compare.slo import parse_slos
     from cbbench.compare.verdict_report import Comparison, worst_first
     from cbbench.compare.within import Rules
-    from cbbench.report.screen import print_comparison, print_effects, print_slo, warn
+    from cbbench.report.comparison import print_comparison, print_effects, print_slo
+    from cbbench.report.screen import warn
     from cbbench.results.store import read_runs
 
     rules = Rules(gate.parse_margins(margin), Allowed.machine in allow)
@@ -132,39 +131,3 @@ def _stored(runs: list[Run], name: str | None, folder: Path) -> dict[str, Baseli
 
 def _is_saved(folder: Path, name: str) -> bool:
     return name == Path(name).name and (folder / name).is_dir()
-
-
-baseline_app = typer.Typer(no_args_is_help=True, help="What later runs are held to; moved by `save` alone.")
-
-
-@baseline_app.command()
-def save(
-    name: Annotated[str, typer.Argument(help="a folder below results/baselines")],
-    runs: Annotated[list[Path], typer.Argument(help="one run or several")],
-    reason: Annotated[str, typer.Option(help="why it moves; kept in the file")],
-    exact_only: Annotated[bool, typer.Option("--exact-only", help="keep counts, no times: holds on any machine")] = False,
-    folder: Folder = FOLDER,
-) -> None:
-    """Keep runs as a baseline. A run that did the same work as the one before is added to it (the last ten are kept)."""
-    from cbbench.compare.baselines import save as save_baseline
-    from cbbench.report.screen import warn
-    from cbbench.results.store import read_runs
-
-    if not reason.strip():
-        raise UserError("--reason: say why the baseline moves")
-    read, problems = read_runs(runs)
-    warn(*problems)
-    if len(problems) > sum(len(run.problems) for run in read):  # a run that lacks parts is refused by name below
-        raise UserError("baseline save: a damaged run cannot become a baseline")
-    for run in read:
-        print(save_baseline(name, run, reason.strip(), folder, exact_only))
-
-
-@baseline_app.command("list")
-def list_(folder: Folder = FOLDER) -> None:
-    """The saved baselines: workload, arms, runs, age and reason."""
-    from cbbench.compare.baselines import read_all
-    from cbbench.report.screen import print_baselines
-
-    names = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
-    print_baselines({name: read_all(folder / name) for name in names})

@@ -140,7 +140,8 @@ def import_(
     from cbbench.importing.run import Ask, import_trace
     from cbbench.importing.shaping import Shape
     from cbbench.importing.trace import Window
-    from cbbench.report.screen import print_account, warn
+    from cbbench.report.descriptions import print_account
+    from cbbench.report.screen import warn
     from cbbench.runs.config import parse_options
     from cbbench.workload.arrivals import arrivals_of
     from cbbench.workload.writing import check_target
@@ -231,7 +232,7 @@ def describe(
     format: Annotated[Shown, typer.Option(help="what stdout gets")] = Shown.table,
 ) -> None:
     """What workloads ask for: lengths, arrivals, shared prefixes, and the memory that keys and values need."""
-    from cbbench.report.screen import print_descriptions
+    from cbbench.report.descriptions import print_descriptions
     from cbbench.workload.file import read_workload
 
     described = []

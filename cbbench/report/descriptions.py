@@ -1,14 +1,32 @@
-"""The account of an import and the description of a workload as name and value, in words."""
+"""What `cbbench workload import` and `describe` print: the account of an import, the description of a workload."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from cbbench.report.histogram import histogram
+from cbbench.report.screen import print_pairs
 from cbbench.request import Request
 from cbbench.results.tables import size
 
 Pairs = list[tuple[str, str]]
+
+
+def print_account(account: dict[str, Any]) -> None:
+    """What an import read, dropped and changed."""
+    print_pairs("", import_pairs(account))
+
+
+def print_descriptions(described: list[tuple[dict[str, Any], list[Request]]]) -> None:
+    """`cbbench workload describe`: facts, and histograms of lengths and arrivals."""
+    for about, requests in described:
+        print_pairs(f"{about['name']} ({about['digest']})", description_pairs(about))
+        for title, values in pictures(requests).items():
+            print(f"  {title}")
+            for line in histogram(values):
+                print(f"    {line}")
+        print()
 
 
 def import_pairs(account: dict[str, Any]) -> Pairs:

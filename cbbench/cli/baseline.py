@@ -1,0 +1,47 @@
+"""The commands below `cbbench baseline`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cbbench.errors import UserError
+
+FOLDER = Path("results/baselines")
+Folder = Annotated[Path, typer.Option("--folder", help="where baselines lie")]
+baseline_app = typer.Typer(no_args_is_help=True, help="What later runs are held to; moved by `save` alone.")
+
+
+@baseline_app.command()
+def save(
+    name: Annotated[str, typer.Argument(help="a folder below results/baselines")],
+    runs: Annotated[list[Path], typer.Argument(help="one run or several")],
+    reason: Annotated[str, typer.Option(help="why it moves; kept in the file")],
+    exact_only: Annotated[bool, typer.Option("--exact-only", help="keep counts, no times: holds on any machine")] = False,
+    folder: Folder = FOLDER,
+) -> None:
+    """Keep runs as a baseline. A run that did the same work as the one before is added to it (the last ten are kept)."""
+    from cbbench.compare.baselines import save as save_baseline
+    from cbbench.report.screen import warn
+    from cbbench.results.store import read_runs
+
+    if not reason.strip():
+        raise UserError("--reason: say why the baseline moves")
+    read, problems = read_runs(runs)
+    warn(*problems)
+    if len(problems) > sum(len(run.problems) for run in read):  # a run that lacks parts is refused by name below
+        raise UserError("baseline save: a damaged run cannot become a baseline")
+    for run in read:
+        print(save_baseline(name, run, reason.strip(), folder, exact_only))
+
+
+@baseline_app.command("list")
+def list_(folder: Folder = FOLDER) -> None:
+    """The saved baselines: workload, arms, runs, age and reason."""
+    from cbbench.compare.baselines import read_all
+    from cbbench.report.comparison import print_baselines
+
+    names = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    print_baselines({name: read_all(folder / name) for name in names})

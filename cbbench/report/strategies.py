@@ -1,0 +1,50 @@
+"""`cbbench list`: what exists here, what it does and costs, its options, and whether it can run on this machine."""
+
+from __future__ import annotations
+
+from inspect import getdoc
+
+from rich.console import Console
+
+from cbbench import plugins
+from cbbench.errors import UserError
+from cbbench.machine.machine import choose_device
+from cbbench.report.screen import stdout
+from cbbench.runs.config import why_not
+
+
+def print_strategies(kind: str | None) -> None:
+    """`cbbench list`."""
+    kinds = {package.rpartition(".")[2]: axis for axis, package in plugins.KINDS.items()}
+    wanted = {**kinds, **{axis: axis for axis in plugins.KINDS}}
+    if kind is not None and kind not in wanted:
+        raise UserError(f"list {kind}: should be {', '.join(kinds)}")
+    console, device = stdout(), choose_device("auto")
+    for title, axis in kinds.items():
+        if kind is None or wanted[kind] == axis:
+            chosen_by = "cbbench workload import NAME FILE" if axis == "importer" else f"--{axis}"
+            console.print(f"[bold]{title}[/bold]  ({chosen_by})")
+            for name in plugins.names(axis):
+                _print_strategy(console, axis, name, device)
+
+
+def _print_strategy(console: Console, axis: str, name: str, device: str) -> None:
+    try:
+        cls = plugins.find(axis, name)
+    except UserError as error:
+        console.print(f"\n  {name}: cannot be used: {error}\n", markup=False)
+        return
+    console.print(f"\n  [bold]{name}[/bold]")
+    for line in (getdoc(cls) or "no description").splitlines():
+        console.print(f"    {line}", markup=False)
+    for key, field in cls.Options.model_fields.items():
+        about = f": {field.description}" if field.description else ""
+        default = "..." if field.is_required() else field.default
+        option = f"--option {key}" if axis == "importer" else f"option {axis}.{key}"
+        console.print(f"    {option}={default}{about}", markup=False)
+    if axis == "importer":
+        console.print()
+        return
+    dtype = "float32" if device == "cpu" else "bfloat16"
+    reason = why_not(axis, name, device, dtype)
+    console.print(f"    {'cannot run here: ' + reason if reason else f'runs here ({device}, {dtype})'}\n", markup=False)
