@@ -108,7 +108,7 @@ def test_reading_results_and_workloads_starts_without_torch(module: str) -> None
 def test_only_the_model_and_its_seam_know_transformers() -> None:
     knowing = {name for name in MODULES if any(found.split(".")[0] == "transformers" for found in imported(name))}
     peers = {f"cbbench.peers.{name}" for name in plugins.names("peer")}
-    assert knowing - peers == {f"cbbench.model.{name}" for name in ("load", "model", "seam", "reference", "gguf")}
+    assert knowing - peers == {f"cbbench.model.{name}" for name in ("load", "model", "attention_interface", "reference", "gguf")}
 
 
 # From the top down. What stands on one line does not import each other; "" is the files at the root of cbbench/.
@@ -122,7 +122,7 @@ ORDER = (
     ("attention", "compare", "importing"),
     ("schedulers", "kvcache", "peers", "importers"),
     ("workload", "results", "kernels", "machine"),
-    ("clock", "plan", "whole", "plugins"),
+    ("clock", "plan", "atomic", "plugins"),
     ("request", "strategy", "folders"),
     ("errors", "strict", ""),
 )

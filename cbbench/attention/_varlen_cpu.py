@@ -1,13 +1,15 @@
-"""The CPU kernel behind `varlen`: one parallel loop over (tile of a row's queries, kv head), keys through the slot table.
+"""The CPU kernel behind `varlen`: one parallel loop over (tile of a row's queries, kv head), each key from where it lies.
 
 Online softmax over tiles of keys, so scratch memory does not grow with context. All query heads of a kv head go over
 its keys together. While one tile of keys is worked on the next is asked for: pages lie anywhere, and the CPU does not guess
 where. What a query gets does not depend on the rows beside it, bit by bit. Source: Dao, FlashAttention-2 (2023), algorithm 1.
 
-Letters as in base.py, and S slots, M blocks a row.
+Letters as in base.py, and S entries of the pool, M runs a row.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numba
 import numpy as np
@@ -15,7 +17,7 @@ import torch
 
 from cbbench.attention._varlen_tiles import KEYS, LINES, LOWEST, MOST_VECTORS, UNSEEN, mix, score, soften
 from cbbench.attention.base import ForwardPass, LayerCall
-from cbbench.kernels.compiling import kernel, part, share_threads
+from cbbench.kernels.compiling import inlined, kernel, share_threads
 from cbbench.kernels.vectors import LANES, address, prefetch
 from cbbench.kvcache.base import KVView
 
@@ -28,8 +30,8 @@ ALL_KEYS = 1 << 40  # a window wider than any context
 
 class CpuKernel:
     def __init__(self, forward_pass: ForwardPass, kv: KVView, device: torch.device) -> None:
-        self.slot_table = np.ascontiguousarray(kv.slot_table)
-        self.block_size = kv.block_size
+        entries = kv.entries
+        self.first_RM, self.run = np.ascontiguousarray(entries.first_RM), entries.run
         tiles = []  # first packed query, number of queries, row, position of the first
         packed = 0
         for index, row in enumerate(forward_pass.rows):
@@ -40,24 +42,27 @@ class CpuKernel:
         tiles.sort(key=lambda tile: tile[1] * (tile[1] + tile[3]))  # by its products
         self.tiles = np.array([tile for share in range(shares) for tile in tiles[share::shares]], np.int64)  # numba splits into runs
 
+    def copied(self, into: Any, longest_tokens: int) -> None:
+        """No CUDA graph runs on a CPU."""
+
     def attend(self, call: LayerCall, queries_THD: torch.Tensor, kv: KVView) -> torch.Tensor:
-        keys_SKD, values_SKD = kv.blocks(call.layer)
+        keys_SKD, values_SKD = kv.pool(call.layer)
         out_THD = torch.empty(queries_THD.shape)
         _attend(
-            queries_THD.numpy(), keys_SKD.numpy(), values_SKD.numpy(), self.slot_table, self.block_size,
+            queries_THD.numpy(), keys_SKD.numpy(), values_SKD.numpy(), self.first_RM, self.run,
             self.tiles, np.float32(call.scale), call.window or ALL_KEYS, out_THD.numpy(),
         )  # fmt: skip
         return out_THD
 
 
 @kernel()
-def _attend(q, keys, values, slot_table, block_size, tiles, scale, window, out):  # type: ignore[no-untyped-def]
+def _attend(q, keys, values, first_RM, run, tiles, scale, window, out):  # type: ignore[no-untyped-def]
     for task in numba.prange(len(tiles) * keys.shape[1]):
-        _attend_tile(task, q, keys, values, slot_table, block_size, tiles, scale, window, out)
+        _attend_tile(task, q, keys, values, first_RM, run, tiles, scale, window, out)
 
 
-@part()
-def _attend_tile(task, q, keys, values, slot_table, block_size, tiles, scale, window, out):  # type: ignore[no-untyped-def]
+@inlined()
+def _attend_tile(task, q, keys, values, first_RM, run, tiles, scale, window, out):  # type: ignore[no-untyped-def]
     """One tile of queries and one kv head, over all keys that they see."""
     group, num_kv_heads, dim = q.shape[1] // keys.shape[1], keys.shape[1], keys.shape[2]
     token = num_kv_heads * dim  # floats from a token to the next
@@ -80,11 +85,11 @@ def _attend_tile(task, q, keys, values, slot_table, block_size, tiles, scale, wi
     copies = np.zeros((2, KEY_TILE if ragged else 0, width), np.float32)
 
     for begin in range(_first_tile(position, window), stop, KEY_TILE):
-        num_keys = _find(slot_table[row], block_size, begin, stop, token, kv_head * dim, places)
+        num_keys = _find(first_RM[row], run, begin, stop, token, kv_head * dim, places)
         if begin + KEY_TILE < stop:
-            num_ahead = _find(slot_table[row], block_size, begin + KEY_TILE, stop, token, kv_head * dim, ahead)
+            num_ahead = _find(first_RM[row], run, begin + KEY_TILE, stop, token, kv_head * dim, ahead)
         else:
-            num_ahead = _find(slot_table[row_after], block_size, first_after, stop_after, token, head_after * dim, ahead)
+            num_ahead = _find(first_RM[row_after], run, first_after, stop_after, token, head_after * dim, ahead)
         if ragged:
             _copy(keys, values, places, num_keys, dim, copies)
         for bundle in range(bundles):
@@ -116,7 +121,7 @@ def _attend_tile(task, q, keys, values, slot_table, block_size, tiles, scale, wi
             out[first + line // group, kv_head * group + line % group, d] = mixed[line, d] / whole
 
 
-@part()
+@inlined()
 def _hide(scores, low, high):  # type: ignore[no-untyped-def]
     """Of the scores of one query, all but `low` to `high`."""
     for j in range(len(scores)):
@@ -124,35 +129,35 @@ def _hide(scores, low, high):  # type: ignore[no-untyped-def]
             scores[j] = UNSEEN
 
 
-@part()
+@inlined()
 def _first_tile(position, window):  # type: ignore[no-untyped-def]
     """Where the tiles of a query begin: for every query at the same places, so that its sums are the same too."""
     return max(0, position - window + 1) // KEY_TILE * KEY_TILE
 
 
-@part()
-def _find(table, block_size, start, stop, token, offset, places):  # type: ignore[no-untyped-def]
+@inlined()
+def _find(table, run, start, stop, token, offset, places):  # type: ignore[no-untyped-def]
     """Where the keys from `start` on lie in the pool, in floats from its first: at most a tile, and how many. Filled up to
     whole KEYS with one of them."""
     num = min(KEY_TILE, stop - start)
-    block, skip, j = start // block_size, start % block_size, 0
+    at, skip, j = start // run, start % run, 0
     while j < num:
-        run = min(block_size - skip, num - j)
-        for i in range(run):
-            places[j + i] = (table[block] + skip + i) * token + offset
-        block, skip, j = block + 1, 0, j + run
+        together = min(run - skip, num - j)
+        for i in range(together):
+            places[j + i] = (table[at] + skip + i) * token + offset
+        at, skip, j = at + 1, 0, j + together
     places[num : -(-num // KEYS) * KEYS] = places[num - 1]
     return num
 
 
-@part()
+@inlined()
 def _ask_for(states, places, start, stop, dim):  # type: ignore[no-untyped-def]
     for j in range(start, stop):
         for d in range(0, dim, CACHE_LINE):
             prefetch(address(states, places[j] + d))
 
 
-@part()
+@inlined()
 def _copy(keys, values, places, num, dim, copies):  # type: ignore[no-untyped-def]
     """Moves a tile to where each head is filled up with zeros, and `places` with it."""
     for which, flat in enumerate((keys.reshape(-1), values.reshape(-1))):

@@ -1,7 +1,7 @@
 """The CUDA kernels behind `varlen`: flash-attn's varlen call and torch.nn.attention.varlen.
 
-Both read a paged pool in place where its block size suits them (a multiple of 256), and a packed copy otherwise; the
-copy is counted. Letters as in base.py.
+Both read a pool of pages in place where its block size suits them (a multiple of 256), and a packed copy of any other memory;
+the copy is counted. Letters as in base.py.
 """
 
 from __future__ import annotations
@@ -23,41 +23,39 @@ class _CudaKernel:
         check_cu_seqlens(cu_seqlens_q := np.cumsum([0, *sizes], dtype=np.int32), forward_pass.num_tokens)
         self.cu_seqlens_q = torch.from_numpy(cu_seqlens_q).to(device)
         self.max_q, self.max_k = max(sizes), max(kv.lengths)
-        self.block_size = kv.block_size
-        self.is_paged = kv.block_size % PAGE_MULTIPLE == 0 and kv.slot_table.shape[1] * kv.block_size >= self.max_k
-        if self.is_paged:
-            table = (kv.slot_table // kv.block_size).astype(np.int32)
-            self.block_table: torch.Tensor | None = torch.from_numpy(table).to(device)
+        pages = kv.pages
+        self.block_table: torch.Tensor | None = None
+        if pages is not None and pages.block_size % PAGE_MULTIPLE == 0:
+            self.block_size = pages.block_size
+            self.block_table = torch.from_numpy(pages.block_table_RM).to(device)
             self.lengths = torch.tensor(kv.lengths, dtype=torch.int32, device=device)
             self.cu_seqlens_k = torch.zeros_like(self.cu_seqlens_q)
             self.cu_seqlens_k[1:] = self.lengths.cumsum(0)
         else:
-            self.block_table = None
             self.cu_seqlens_k = torch.from_numpy(kv.cu_seqlens).to(device)
 
-    def widened(self, longest_tokens: int) -> _CudaKernel:
-        """A copy with tensors of its own, for rows of up to `longest_tokens`."""
-        assert self.block_table is not None
-        wide = copy(self)
-        num_blocks = -(-longest_tokens // self.block_size)
-        wide.max_k = num_blocks * self.block_size
-        wide.block_table = self.block_table.new_zeros((len(self.block_table), num_blocks))
-        wide.lengths, wide.cu_seqlens_k = self.lengths.clone(), self.cu_seqlens_k.clone()
-        wide.refill(self)
-        return wide
-
-    def refill(self, state: _CudaKernel) -> None:
-        assert self.block_table is not None and state.block_table is not None
-        self.block_table[:, : state.block_table.shape[1]].copy_(state.block_table)
-        self.lengths.copy_(state.lengths)
-        self.cu_seqlens_k.copy_(state.cu_seqlens_k)
+    def copied(self, into: _CudaKernel | None, longest_tokens: int) -> _CudaKernel | None:
+        """As Attention.copy_state."""
+        if self.block_table is None:
+            return None
+        if into is None:
+            into = copy(self)
+            num_blocks = -(-longest_tokens // self.block_size)
+            into.max_k = num_blocks * self.block_size
+            into.block_table = self.block_table.new_zeros((len(self.block_table), num_blocks))
+            into.lengths, into.cu_seqlens_k = torch.empty_like(self.lengths), torch.empty_like(self.cu_seqlens_k)
+        assert into.block_table is not None
+        into.block_table[:, : self.block_table.shape[1]].copy_(self.block_table)
+        into.lengths.copy_(self.lengths)
+        into.cu_seqlens_k.copy_(self.cu_seqlens_k)
+        return into
 
     def read(self, layer: int, kv: KVView) -> tuple[torch.Tensor, torch.Tensor]:
         """A pool of pages [N, B, K, D], or packed [sum of lengths, K, D]."""
-        if not self.is_paged:
+        if self.block_table is None:
             return kv.packed(layer)
-        keys, values = kv.blocks(layer)
-        pages = (-1, kv.block_size, *keys.shape[1:])
+        keys, values = kv.pool(layer)
+        pages = (-1, self.block_size, *keys.shape[1:])
         return keys.view(pages), values.view(pages)
 
 
@@ -83,10 +81,11 @@ class TorchKernel(_CudaKernel):
         from torch.nn.attention.varlen import varlen_attn
 
         keys, values = self.read(call.layer, kv)
+        paged = self.block_table is not None
         out = varlen_attn(
-            queries_THD.contiguous(), keys, values, self.cu_seqlens_q, None if self.is_paged else self.cu_seqlens_k,
+            queries_THD.contiguous(), keys, values, self.cu_seqlens_q, None if paged else self.cu_seqlens_k,
             self.max_q, self.max_k, scale=call.scale, window_size=(-1 if call.window is None else call.window - 1, 0),
-            enable_gqa=queries_THD.shape[1] != keys.shape[-2], seqused_k=self.lengths if self.is_paged else None,
+            enable_gqa=queries_THD.shape[1] != keys.shape[-2], seqused_k=self.lengths if paged else None,
             block_table=self.block_table, num_splits=1,
         )  # fmt: skip
         assert isinstance(out, torch.Tensor)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -86,18 +86,10 @@ def packed_pass(rows: list[Row]) -> ForwardPass:
     return ForwardPass([row for row in rows if not row.is_held])
 
 
-class StaticState(Protocol):
-    """State of a pass whose tensors stay where they are, so that a captured graph may read them."""
-
-    def refill(self, state: Any) -> None:
-        """Takes over the values of the state that `prepare` made for another pass of as many rows."""
-        ...
-
-
 class Attention(Strategy, ABC):
     """Lays a plan out in forward passes and attends in each layer of each pass. Stateless between passes."""
 
-    captures = False  # decode steps shall be replayed as CUDA graphs; `static_state` must then give a state
+    captures = False  # decode steps shall be replayed as CUDA graphs; `copy_state` must then give a state
 
     def __init__(self, options: StrictOptions) -> None:
         self.options = options
@@ -116,8 +108,10 @@ class Attention(Strategy, ABC):
 
         Returns [B, W, H, D]; zeros for padding."""
 
-    def static_state(self, forward_pass: ForwardPass, longest_tokens: int) -> StaticState | None:
-        """The state of a prepared pass, wide enough for rows of `longest_tokens`; None: it cannot be captured."""
+    def copy_state(self, state: Any, into: Any, longest_tokens: int) -> Any:
+        """What a captured CUDA graph reads lies in tensors that stay where they are: `into`, filled with the values of the
+        `state` that `prepare` made for a pass of as many rows. With `into` None new ones are made, wide enough for rows of
+        `longest_tokens`. Returns the filled state, or None where such a pass cannot be captured."""
         return None
 
     def backend(self, device: str, dtype: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from pydantic import Field
 
-from cbbench.attention.base import Attention, ForwardPass, LayerCall, StaticState, packed_pass
+from cbbench.attention.base import Attention, ForwardPass, LayerCall, packed_pass
 from cbbench.kvcache.base import KVView
 from cbbench.plan import Plan
 from cbbench.strategy import StrictOptions
@@ -66,12 +66,8 @@ class Varlen(Attention):
     def prepare(self, forward_pass: ForwardPass, kv: KVView, device: torch.device) -> None:
         forward_pass.state = _kernel(_choose(self.options.backend, device.type))(forward_pass, kv, device)
 
-    def static_state(self, forward_pass: ForwardPass, longest_tokens: int) -> StaticState | None:
-        state = forward_pass.state
-        if not getattr(state, "is_paged", False):
-            return None
-        wide: StaticState = state.widened(longest_tokens)
-        return wide
+    def copy_state(self, state: Any, into: Any, longest_tokens: int) -> Any:
+        return state.copied(into, longest_tokens)
 
     def attend(self, call: LayerCall, queries_BWHD: torch.Tensor, forward_pass: ForwardPass, kv: KVView) -> torch.Tensor:
         out: torch.Tensor = forward_pass.state.attend(call, queries_BWHD[0], kv)

@@ -12,9 +12,9 @@ from cbbench.cli.baseline import FOLDER, Folder
 from cbbench.errors import UserError
 
 if TYPE_CHECKING:
+    from cbbench.compare.arms import Rules
     from cbbench.compare.baselines import Baseline
     from cbbench.compare.verdicts import Verdict
-    from cbbench.compare.within import Rules
     from cbbench.results.store import Run
 
 
@@ -51,10 +51,10 @@ def compare(
     Exit codes: 0 fine, 1 a --fail-on fired, 2 bad usage, 3 cannot vouch: a needed row is missing or not comparable.
     """
     from cbbench.compare import gate
+    from cbbench.compare.arms import Rules
     from cbbench.compare.publish import RENDERERS, check_outs, to_github, write_outs
     from cbbench.compare.slo import parse_slos
     from cbbench.compare.verdict_report import Comparison, worst_first
-    from cbbench.compare.within import Rules
     from cbbench.report.comparison import print_comparison, print_effects, print_slo
     from cbbench.report.screen import warn
     from cbbench.results.store import read_runs
@@ -91,8 +91,8 @@ def compare(
 
 
 def _verdicts(runs: list[Run], baseline: str | None, rules: Rules, folder: Path) -> list[Verdict]:
+    from cbbench.compare.arms import compare_with_baseline, compare_within, without_baseline
     from cbbench.compare.baselines import key_of
-    from cbbench.compare.within import compare_with_baseline, compare_within, without_baseline
 
     stored = _stored(runs, baseline, folder)
     if stored is None:

@@ -62,13 +62,13 @@ def run(
 
     from cbbench.report.runs import print_runs
     from cbbench.results.store import read_run
-    from cbbench.runs.live import Live
+    from cbbench.runs.progress import LiveProgress
     from cbbench.runs.session import carry_out
 
     job = _job(read, arms, model, dtype, device, threads, rounds, warmup, verify, trust_remote_code)
     peers = build_peers(peer, set_, peer_python, arms[0].max_num_seqs)
     job = replace(job, isolate=isolate, against=against, against_python=against_python, prepare=prepare is Prepare.auto, peers=tuple(peers))
-    outcome, path = carry_out(job, out, resume, live := Live())
+    outcome, path = carry_out(job, out, resume, live := LiveProgress())
     print_runs([read_run(path)], str(format), save_in=path)
     live.say(f"saved in {path}" + (f" (interrupted: whole rounds only; cbbench run --resume {path})" if outcome.interrupted else ""))
     raise typer.Exit(outcome.exit_code)
@@ -96,15 +96,15 @@ def calibrate(
     read = read_workload(workload)
     first = build_arms(read, Overrides(arms=[arm] if arm else []))[0]
 
+    from cbbench.compare.arms import Rules, compare_within
     from cbbench.compare.noise import alarm_text, false_alarms, noise_grid
-    from cbbench.compare.within import Rules, compare_within
     from cbbench.report.screen import print_grid
     from cbbench.results.store import read_run
-    from cbbench.runs.live import Live
+    from cbbench.runs.progress import LiveProgress
     from cbbench.runs.session import carry_out
 
     job = _job(read, [first, replace(first, is_copy=True)], model, dtype, device, threads, rounds, warmup, False, False)
-    outcome, path = carry_out(replace(job, isolate=isolate), out, None, live := Live())
+    outcome, path = carry_out(replace(job, isolate=isolate), out, None, live := LiveProgress())
     found = compare_within(read_run(path), None, Rules())
     print_grid(noise_grid(found))
     live.say(f"saved in {path}")
@@ -119,7 +119,7 @@ def _job(
     warmup: int | None, verify: bool, trust_remote_code: bool,
 ) -> Job:  # fmt: skip
     """The command line over the file."""
-    from cbbench.machine.machine import choose_device, default_threads
+    from cbbench.machine.device import choose_device, default_threads
     from cbbench.runs.job import NO_MODEL, Job
 
     chosen, measure = model or read.file.model, read.file.measure

@@ -51,7 +51,7 @@ def report(
 def show(run: Saved, arm: Arms = [], round_number: Round = None) -> None:  # noqa: B006
     """A saved run in characters: slots over time, memory over time, latencies."""
     from cbbench.report.terminal.show import print_all
-    from cbbench.results.recorded import choose
+    from cbbench.results.rounds import choose
 
     print_all(choose(_one(run), arm, round_number))
 
@@ -64,8 +64,8 @@ def export(
     round_number: Round = None,
 ) -> None:
     """Traces and tables for other tools."""
-    from cbbench.report.exporting import export as write
-    from cbbench.results.recorded import choose
+    from cbbench.report.export import export as write
+    from cbbench.results.rounds import choose
 
     for written in write(choose(_one(run), arm, round_number), str(format), out):
         print(written)
@@ -80,7 +80,7 @@ def plot(
 ) -> None:
     """A picture for a paper or a README."""
     from cbbench.report.figure.kinds import plot as draw
-    from cbbench.results.recorded import choose
+    from cbbench.results.rounds import choose
 
     draw(choose(_one(run), arm, round_number), str(kind), out)
     print(out)

@@ -70,7 +70,7 @@ def record(
     """
     from cbbench.recording.sources import read_source
     from cbbench.workload.file import read_workload
-    from cbbench.workload.writing import check_target
+    from cbbench.workload.writer import check_target
 
     if output is None and source.suffix != ".yaml":
         raise UserError(f"record {source}: say where to with -o NAME.yaml")
@@ -94,7 +94,7 @@ def record(
     else:
         import torch
 
-        from cbbench.machine.machine import choose_device
+        from cbbench.machine.device import choose_device
         from cbbench.model.load import load
         from cbbench.recording.recorder import record as record_workload
         from cbbench.report.screen import track, warn
@@ -144,7 +144,7 @@ def import_(
     from cbbench.report.screen import warn
     from cbbench.runs.config import parse_options
     from cbbench.workload.arrivals import arrivals_of
-    from cbbench.workload.writing import check_target
+    from cbbench.workload.writer import check_target
 
     check_target(output)
     named = what[0] if len(what) > 1 and not Path(what[0]).exists() and re.fullmatch(r"[A-Za-z_-]+", what[0]) else None
@@ -200,8 +200,8 @@ def make(
     from cbbench.workload.arrivals import arrivals_of
     from cbbench.workload.distributions import parse
     from cbbench.workload.file import read_workload
-    from cbbench.workload.maker import Prefixes, Wanted, make
-    from cbbench.workload.writing import check_target
+    from cbbench.workload.make import Prefixes, Wanted, make
+    from cbbench.workload.writer import check_target
 
     check_target(output)
     if bool(prefix_share) != bool(prefix_tokens):

@@ -13,7 +13,7 @@ from typing import Any
 from cbbench.compare.verdicts import middle
 from cbbench.errors import UserError
 from cbbench.plugins import AXES
-from cbbench.results.judged import EXACT, METRICS_VERSION, TIMED
+from cbbench.results.compared_metrics import EXACT, METRICS_VERSION, TIMED
 from cbbench.results.store import Run, write_json
 
 SCHEMA_VERSION = 1

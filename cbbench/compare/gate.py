@@ -12,7 +12,7 @@ from fnmatch import fnmatch
 
 from cbbench.compare.verdicts import Outcome, Verdict
 from cbbench.errors import UserError
-from cbbench.results.judged import ALIASES, METRICS
+from cbbench.results.compared_metrics import ALIASES, METRICS
 
 KINDS = ("regressed", "unresolved", "missing")
 TOLD = (Outcome.same, Outcome.improved, Outcome.regressed)

@@ -6,7 +6,7 @@ import math
 
 from cbbench.compare.verdict_report import change_text
 from cbbench.compare.verdicts import Outcome, Verdict
-from cbbench.results.judged import DEFAULT_MARGIN
+from cbbench.results.compared_metrics import DEFAULT_MARGIN
 from cbbench.results.tables import Grid
 
 

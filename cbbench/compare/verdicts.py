@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cbbench.compare.stats import MIN_ROUNDS, Shift, hodges_lehmann, prediction_interval, rounds_needed
-from cbbench.results.judged import Metric
+from cbbench.results.compared_metrics import Metric
 
 MIN_HISTORY = 5  # runs, before a stored baseline says anything about time
 WILD = 3.0  # before and after of the same arm do not differ by more; something else was measured

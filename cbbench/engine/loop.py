@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cbbench.clock import Clock
-from cbbench.engine.due import Due
+from cbbench.engine.arrival_queue import ArrivalQueue
 from cbbench.engine.executor import Executor, StepResult
-from cbbench.engine.record import RequestRecord, RunRecord, Slots, StepRecord, describe_pass, describe_rows, describe_usage
+from cbbench.engine.record import RequestRecord, RunRecord, Slots, StepRecord, describe_pass, describe_rows
 from cbbench.errors import CacheError, StuckError
 from cbbench.kvcache.base import KVCache
 from cbbench.plan import Plan
@@ -51,7 +51,7 @@ class Engine:
         self.checks = check
         self.room = CacheRoom(cache)
         self.sequences: list[Sequence] = []
-        self.due = Due([])
+        self.arrivals = ArrivalQueue([])
         self.submitted_s: dict[int, float] = {}
         self.to_cancel: set[str] = set()
         self.slots = Slots()
@@ -65,8 +65,8 @@ class Engine:
     def run(self, requests: list[Request]) -> None:
         """Returns when every request has ended with a reason; see `record`."""
         self.sequences = [Sequence(request, index) for index, request in enumerate(requests)]
-        self.due = Due(self.sequences)
-        while self.due.next_s is not None or self.scheduler.has_work:
+        self.arrivals = ArrivalQueue(self.sequences)
+        while self.arrivals.next_s is not None or self.scheduler.has_work:
             self.take_arrivals()
             self.take_cancellations()
             plan = self.scheduler.plan(self.clock.now(), self.room)
@@ -79,7 +79,7 @@ class Engine:
             self.write_record(plan, result)
             for sequence in ended:
                 self.scheduler.finish(sequence, self.room)
-                self.due.ended(sequence, sequence.token_times_s[-1])
+                self.arrivals.ended(sequence, sequence.token_times_s[-1])
             self.on_step()
             if self.checks:
                 self.check()
@@ -92,12 +92,12 @@ class Engine:
 
     def take_arrivals(self) -> None:
         now_s = self.clock.now()
-        while sequence := self.due.pop(now_s):
+        while sequence := self.arrivals.pop(now_s):
             self.submitted_s[sequence.index] = now_s
             sequence.reason = self.refusal(sequence)
             if sequence.reason:
                 sequence.state = State.REFUSED
-                self.due.ended(sequence, now_s)
+                self.arrivals.ended(sequence, now_s)
             else:
                 self.scheduler.add(sequence)
 
@@ -109,15 +109,15 @@ class Engine:
         for sequence in self.sequences if self.to_cancel else []:
             if sequence.request.id not in self.to_cancel or sequence.is_over:
                 continue
-            if not self.due.remove(sequence):
+            if not self.arrivals.remove(sequence):
                 self.scheduler.cancel(sequence, self.room)
             sequence.state, sequence.reason = State.CANCELLED, "cancelled"
-            self.due.ended(sequence, self.clock.now())
+            self.arrivals.ended(sequence, self.clock.now())
         self.to_cancel.clear()
 
     def wait(self, plan: Plan) -> None:
         """Until the next arrival, or the moment the scheduler named."""
-        moments = [m for m in (self.due.next_s, plan.wake_s) if m is not None]
+        moments = [m for m in (self.arrivals.next_s, plan.wake_s) if m is not None]
         if moments:
             self.clock.wait_until(min(moments))
             self.mark_s = self.clock.now()
@@ -167,14 +167,14 @@ class Engine:
         scheduler = self.scheduler
         seats = self.slots.seat(scheduler.running)
         slot_of = {sequence.index: seat for sequence, seat in zip(scheduler.running, seats, strict=True)}
-        usage = self.cache.usage(scheduler.waiting[0] if scheduler.waiting else None)
         num_held = sum(row.is_held for row in plan.rows)
         self.steps.append(
             StepRecord(
                 step=len(self.steps), start_s=self.mark_s, end_s=end_s, model_s=result.model_s,
                 slots=scheduler.num_slots, live=len(scheduler.running) - num_held, held=num_held, waiting=len(scheduler.waiting),
-                passes=[describe_pass(p) for p in result.passes], rows=describe_rows(plan, slot_of), kv=describe_usage(usage),
-                free_tokens=usage.free_tokens, external_tokens=usage.external_tokens,
+                passes=[describe_pass(p) for p in result.passes], rows=describe_rows(plan, slot_of), kv=self.cache.resident(),
+                free_tokens=self.cache.free_tokens(),
+                external_tokens=self.cache.external_tokens(scheduler.waiting[0]) if scheduler.waiting else 0,
                 copied_bytes=self.cache.copied_bytes, preempted=self.room.preempted,
             )
         )  # fmt: skip
@@ -187,7 +187,7 @@ class Engine:
     def check(self) -> None:
         """Every unfinished sequence is in exactly one queue, and the cache's own invariants hold."""
         self.cache.check()
-        queued = [s.index for s in [*self.scheduler.waiting, *self.scheduler.running, *self.due]]
+        queued = [s.index for s in [*self.scheduler.waiting, *self.scheduler.running, *self.arrivals]]
         expected = {s.index for s in self.sequences if not s.is_over}
         if len(queued) != len(set(queued)) or not expected <= set(queued):
             raise CacheError(f"queues hold {sorted(queued)}, unfinished are {sorted(expected)}")

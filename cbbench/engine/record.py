@@ -11,7 +11,6 @@ from cbbench.request import Sequence
 
 if TYPE_CHECKING:
     from cbbench.attention.base import ForwardPass
-    from cbbench.kvcache.base import Usage
 
 
 @dataclass(slots=True)
@@ -28,7 +27,7 @@ class StepRecord:
     waiting: int  # requests in the queue after planning
     passes: list[list[Any]]  # [kind, positions, padded positions, key positions attended, of those masked]
     rows: list[tuple[int, int, int, int]]  # slot, sequence, start, new tokens
-    kv: list[tuple[int, int, int]]  # sequence, reserved token slots, written; for every resident sequence
+    kv: list[tuple[int, int, int]]  # sequence, tokens reserved, tokens written; for every resident sequence
     free_tokens: int
     external_tokens: int  # free, but in no hole that the next waiting request fits
     copied_bytes: int
@@ -107,7 +106,3 @@ def describe_pass(forward_pass: ForwardPass) -> list[Any]:
 def describe_rows(plan: Plan, slot_of: dict[int, int]) -> list[tuple[int, int, int, int]]:
     """Tuples of numbers, which Python's garbage collector need not walk: a long run keeps millions of them."""
     return [(slot_of[row.sequence.index], row.sequence.index, row.start, row.num_new) for row in plan.rows]
-
-
-def describe_usage(usage: Usage) -> list[tuple[int, int, int]]:
-    return [(index, reserved, usage.written[index]) for index, reserved in usage.reserved.items()]

@@ -16,16 +16,16 @@ import numpy as np
 from cbbench.errors import UserError
 from cbbench.importers.base import TraceRow
 from cbbench.importing.fitting import Fit, Fitted, fit
-from cbbench.importing.raw_files import files_of
 from cbbench.importing.shaping import Shape, Shaped, shape
-from cbbench.importing.texts import Texts
+from cbbench.importing.text_prompts import TextPrompts
 from cbbench.importing.trace import Trace, Window, choose_importer, read_trace
+from cbbench.importing.trace_files import files_of
 from cbbench.workload.arrivals import Arrivals, process_times
-from cbbench.workload.profile import Profile, profile
 from cbbench.workload.prompts import PromptRecipe, block_sizes
 from cbbench.workload.rows import RequestRow, Vocabulary
 from cbbench.workload.sharing import PrefixHits
-from cbbench.workload.writing import refuse_overwriting, update_yaml, write_rows
+from cbbench.workload.statistics import Profile, profile
+from cbbench.workload.writer import refuse_overwriting, update_yaml, write_rows
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def import_trace(ask: Ask, target: Path, vocabulary: Callable[[], Vocabulary], s
         raise UserError(f"--block-tokens {ask.fit.block_tokens} shrinks a trace's blocks, and {importer.name()} {had}")
     namespace = ask.namespace or (ask.paths[0].name.removesuffix(".gz").rpartition(".")[0] or ask.paths[0].name)
     recipe = PromptRecipe(seed=ask.shape.seed, namespace=namespace, block_tokens=importer.block_tokens)
-    texts = Texts(vocabulary, recipe, ask.output_tokens, ask.lengths_only, keep_history=importer.has_continuations)
+    texts = TextPrompts(vocabulary, recipe, ask.output_tokens, ask.lengths_only, keep_history=importer.has_continuations)
     for path in files_of(ask.paths, importer.suffixes):
         refuse_overwriting(target, path)
     trace = read_trace(importer, ask.paths, ask.window, texts, ask.strict, ask.zero_output_as_one)

@@ -14,8 +14,8 @@ from typing import Any, cast
 from cbbench import plugins
 from cbbench.errors import UserError
 from cbbench.importers.base import Head, Importer, Malformed, TraceRow, json_objects
-from cbbench.importing.raw_files import files_of, opened
-from cbbench.importing.texts import Spans, Texts
+from cbbench.importing.text_prompts import TextPrompts, TurnLengths
+from cbbench.importing.trace_files import files_of, opened
 from cbbench.workload.sharing import TAIL, PrefixTree
 
 PATIENCE = 10_000  # rows beyond the end of a time window before the rest of a file is taken to lie beyond it too
@@ -104,7 +104,7 @@ def _read_head(path: Path) -> Head:
 
 
 def read_trace(
-    importer: Importer, paths: list[Path], window: Window, texts: Texts, strict: bool = False, zero_output_as_one: bool = False
+    importer: Importer, paths: list[Path], window: Window, texts: TextPrompts, strict: bool = False, zero_output_as_one: bool = False
 ) -> Trace:
     """Reads no more of the files than the window needs. Raises UserError; with `strict` also at the first malformed row."""
     trace = Trace(importer, PrefixTree(texts.recipe))
@@ -114,8 +114,8 @@ def read_trace(
     return trace
 
 
-def _keep(trace: Trace, rows: Placed, window: Window, texts: Texts, strict: bool, zero_output_as_one: bool) -> None:
-    spans = Spans(trace.importer.block_tokens)
+def _keep(trace: Trace, rows: Placed, window: Window, texts: TextPrompts, strict: bool, zero_output_as_one: bool) -> None:
+    spans = TurnLengths(trace.importer.block_tokens)
     zero_us: int | None = None
     beyond = 0
     for where, row in rows:

@@ -29,7 +29,7 @@ if not numba.config.CACHE_DIR:  # NUMBA_CACHE_DIR
     numba.config.CACHE_DIR = str(_kept())
 
 kernel = partial(numba.njit, parallel=True, cache=True, boundscheck=False, nogil=True)  # its `prange` loops run on all threads
-part = partial(numba.njit, cache=True, boundscheck=False, inline="always")  # of a kernel
+inlined = partial(numba.njit, cache=True, boundscheck=False, inline="always")  # of a kernel
 
 
 def share_threads() -> int:

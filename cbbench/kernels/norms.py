@@ -8,7 +8,7 @@ import numba
 import numpy as np
 import torch
 
-from cbbench.kernels.compiling import kernel, part, rows_of
+from cbbench.kernels.compiling import inlined, kernel, rows_of
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -25,7 +25,7 @@ def norm_rows(x, weight, eps, out):  # type: ignore[no-untyped-def]
         norm_row(x[row], weight, eps, out[row])
 
 
-@part(fastmath=True)
+@inlined(fastmath=True)
 def norm_row(x, weight, eps, out):  # type: ignore[no-untyped-def]
     squares = np.float32(0)
     for d in range(len(x)):

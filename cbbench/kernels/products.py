@@ -19,7 +19,7 @@ import torch
 from numba.extending import intrinsic
 from torch import nn
 
-from cbbench.kernels.compiling import kernel, part, rows_of
+from cbbench.kernels.compiling import inlined, kernel, rows_of
 from cbbench.kernels.vectors import LANES, REGISTERS, Vectors, address, floats, integer
 
 VECTORS = 2  # of outputs in a panel, or one of gates and one of what they gate
@@ -96,7 +96,7 @@ def gated_rows(x, gate_up, gate_up_bias, hidden, down, down_bias, out):  # type:
     product_rows(hidden, down, down_bias, out)
 
 
-@part()
+@inlined()
 def _through(panel, x, weight, bias, out, width):  # type: ignore[no-untyped-def]
     """All rows of x through one panel, which leaves `width` floats of each: all, or gated by one another."""
     num_rows, inputs = len(x), weight.shape[1]

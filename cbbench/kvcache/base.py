@@ -2,8 +2,10 @@
 
 Accounting needs no tensors, so a virtual run counts exactly what a real one would. Tensors appear with `allocate`.
 
-Letters: T packed new tokens, S slots (one token each), R rows (sequences) of a pass, L longest key length of a pass,
-M blocks a row, K kv heads, D head dim.
+An entry is the place of one token's keys and values in memory.
+
+Letters: T packed new tokens, S entries of a pool, R rows (sequences) of a pass, L longest key length of a pass, M runs or
+blocks a row, K kv heads, D head dim.
 """
 
 from __future__ import annotations
@@ -36,19 +38,25 @@ class KVSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
-    """Token slots at one moment; `reserved` and `written` per resident sequence, by its index."""
+class EntryTable:
+    """Where the positions of each row lie: position p of row r in entry `first_RM[r, p // run] + p % run`."""
 
-    reserved: dict[int, int]
-    written: dict[int, int]
-    free_tokens: int
-    external_tokens: int  # free, but in no hole that the next waiting request fits
+    first_RM: np.ndarray  # int64
+    run: int  # entries that lie one behind another
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """A pool in blocks: position p of row r in block `block_table_RM[r, p // block_size]`; a block the same for keys and values."""
+
+    block_table_RM: np.ndarray  # int32
+    block_size: int  # entries
 
 
 class KVView(ABC):
     """What one forward pass may do with the cache: write its new tokens, then read each row's keys 0 to `lengths[r]`.
 
-    `ragged` is the one form a cache must give; the other three are copied from it unless the cache knows better.
+    `ragged` is the one form a cache must give; `padded`, `packed` and `pool` are copied from it unless the cache knows better.
     Every byte moved to make a form is added to `cache.copied_bytes`. Memory never written is never read.
     """
 
@@ -62,8 +70,8 @@ class KVView(ABC):
         """Stores the new tokens of all rows, packed in row order; held rows have none."""
 
     @property
-    def write_slots(self) -> torch.Tensor | None:
-        """Where `write` puts the new tokens, [T]: the very tensor that it reads; None where it does not work by slots."""
+    def write_entries(self) -> torch.Tensor | None:
+        """The entries into which `write` puts the new tokens, [T]: the very tensor that it reads; None where there is none."""
         return None
 
     @abstractmethod
@@ -89,22 +97,23 @@ class KVView(ABC):
         """Where each row begins in the packed form, [R + 1], int32."""
         return np.cumsum([0, *self.lengths], dtype=np.int32)
 
-    def blocks(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """A pool of slots [S, K, D] each for keys and values; `slot_table` and `block_size` say whose slot is where."""
+    def pool(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Entries [S, K, D] each for keys and values; `entries` says which are whose."""
         return self.packed(layer)
 
     @property
-    def slot_table(self) -> np.ndarray:
-        """[R, M], int64: position p of row r is in slot `slot_table[r, p // block_size] + p % block_size`."""
-        return self.cu_seqlens[:-1, None].astype(np.int64)
+    def entries(self) -> EntryTable:
+        """For kernels that take each key from where it lies."""
+        return EntryTable(self.cu_seqlens[:-1, None].astype(np.int64), max(self.lengths))
 
     @property
-    def block_size(self) -> int:
-        return max(self.lengths)
+    def pages(self) -> Pages | None:
+        """For kernels that read whole blocks of `pool`; None where memory is not in blocks."""
+        return None
 
 
 class KVCache(Strategy, ABC):
-    """Holds up to `budget_tokens` token slots. A sequence is resident from its first `reserve` to its `release`."""
+    """Holds up to `budget_tokens` tokens, an entry each. A sequence is resident from its first `reserve` to its `release`."""
 
     def __init__(self, spec: KVSpec, budget_tokens: int, longest_tokens: int, options: StrictOptions) -> None:
         """`longest_tokens`: the workload's longest request, for caches that reserve by it."""
@@ -136,20 +145,19 @@ class KVCache(Strategy, ABC):
 
     @abstractmethod
     def reserved_tokens(self) -> dict[int, int]:
-        """Token slots reserved for each resident sequence, by its index."""
+        """Entries reserved for each resident sequence, by its index."""
 
     @abstractmethod
     def free_tokens(self) -> int:
-        """Token slots reserved for nobody."""
+        """Entries reserved for nobody."""
 
     def external_tokens(self, head: Sequence) -> int:
-        """Free slots that the next waiting request could use if only they lay together."""
+        """Free entries that `head`, the next waiting request, could use if only they lay together."""
         return 0
 
-    def usage(self, head: Sequence | None = None) -> Usage:
-        """The state of memory; `head` is the next waiting request, for external fragmentation."""
-        external = self.external_tokens(head) if head else 0
-        return Usage(self.reserved_tokens(), dict(self.written), self.free_tokens(), external)
+    def resident(self) -> list[tuple[int, int, int]]:
+        """Index, reserved entries and written ones of each resident sequence."""
+        return [(index, reserved, self.written[index]) for index, reserved in self.reserved_tokens().items()]
 
     def advance(self, row: Row) -> None:
         """Notes that a row's new positions are stored now: each once a life, all inside the reservation."""
@@ -164,12 +172,12 @@ class KVCache(Strategy, ABC):
             raise CacheError(f"resident {sorted(self.written)} but reserved for {sorted(reserved)}")
         for index, written in self.written.items():
             if written > reserved[index]:
-                raise CacheError(f"sequence {index}: {written} positions stored in {reserved[index]} slots")
+                raise CacheError(f"sequence {index}: {written} positions stored in {reserved[index]} entries")
         if sum(reserved.values()) + self.free_tokens() != self.capacity_tokens():
             raise CacheError(f"{sum(reserved.values())} reserved + {self.free_tokens()} free != {self.capacity_tokens()}")
 
     def capacity_tokens(self) -> int:
-        """Slots that can be reserved at most: the budget less what the strategy's own granularity loses."""
+        """Entries that can be reserved at most: the budget less what the strategy's own granularity loses."""
         return self.budget_tokens
 
     # Tensors.

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from cbbench.errors import CacheError
 from cbbench.kvcache._pool import Pool, PoolView
-from cbbench.kvcache.base import KVCache, KVSpec, KVView
+from cbbench.kvcache.base import EntryTable, KVCache, KVSpec, KVView, Pages
 from cbbench.plan import Row
 from cbbench.request import Sequence
 from cbbench.strategy import StrictOptions
@@ -90,9 +90,18 @@ class Paged(KVCache):
 
     def view(self, rows: list[Row]) -> KVView:
         most = max(self.blocks_for(row.stop) for row in rows)
-        slot_table = np.zeros((len(rows), most), np.int64)
-        for table_row, row in zip(slot_table, rows, strict=True):
+        block_table_RM = np.zeros((len(rows), most), np.int64)
+        for table_row, row in zip(block_table_RM, rows, strict=True):
             held = min(self.num_held[row.sequence.index], most)
             table_row[:held] = self.tables[row.sequence.index][:held]
-        slot_table *= self.options.block_size
-        return PoolView(self, self.pool, rows, slot_table, self.options.block_size)
+        return PagedView(self, self.pool, rows, block_table_RM, self.options.block_size)
+
+
+class PagedView(PoolView):
+    def __init__(self, cache: KVCache, pool: Pool, rows: list[Row], block_table_RM: np.ndarray, block_size: int) -> None:
+        super().__init__(cache, pool, rows, EntryTable(block_table_RM * block_size, block_size))
+        self._block_table_RM = block_table_RM
+
+    @property
+    def pages(self) -> Pages:
+        return Pages(self._block_table_RM.astype(np.int32), self.entries.run)

@@ -11,7 +11,7 @@ from pydantic import Field
 from cbbench.errors import CacheError
 from cbbench.kvcache._arena import Buddy, FirstFit
 from cbbench.kvcache._pool import Pool, PoolView
-from cbbench.kvcache.base import KVCache, KVSpec, KVView
+from cbbench.kvcache.base import EntryTable, KVCache, KVSpec, KVView
 from cbbench.plan import Row
 from cbbench.request import Sequence
 from cbbench.strategy import StrictOptions
@@ -46,7 +46,7 @@ class Preallocated(KVCache):
         self.largest = max((hole for _, hole in self.arena.holes), default=0)
 
     def region_tokens(self, sequence: Sequence) -> int:
-        """Slots of the region that this sequence takes."""
+        """Entries of the region that this sequence takes."""
         request = sequence.request
         size = {
             "max_len": max(self.options.max_len or self.longest_tokens, 1),
@@ -97,7 +97,7 @@ class Preallocated(KVCache):
         end = 0
         for start, size in sorted([*self.regions.values(), *self.arena.holes]):
             if start != end:
-                raise CacheError(f"regions and holes overlap or leave a gap at slot {end}")
+                raise CacheError(f"regions and holes overlap or leave a gap at entry {end}")
             end = start + size
 
     def allocate(self, dtype: torch.dtype, device: torch.device) -> None:
@@ -106,5 +106,5 @@ class Preallocated(KVCache):
     def view(self, rows: list[Row]) -> KVView:
         assert self.pool is not None
         starts, sizes = zip(*(self.regions[row.sequence.index] for row in rows), strict=True)
-        slot_table = np.array(starts, np.int64)[:, None]
-        return PoolView(self, self.pool, rows, slot_table, self.budget_tokens, num_clear=min(sizes))
+        entries = EntryTable(np.array(starts, np.int64)[:, None], self.budget_tokens)
+        return PoolView(self, self.pool, rows, entries, num_clear=min(sizes))

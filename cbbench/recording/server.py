@@ -19,7 +19,7 @@ from cbbench.errors import UserError
 from cbbench.peers._openai_client import Server
 from cbbench.recording.sources import Source
 from cbbench.workload.rows import RequestRow
-from cbbench.workload.writing import as_line, update_yaml, write_rows
+from cbbench.workload.writer import as_line, update_yaml, write_rows
 
 Track = Callable[[list[Any]], Iterable[Any]]
 PromptIds = Callable[[int], list[int]]  # index of a row -> its token ids, for rows without text

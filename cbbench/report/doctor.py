@@ -10,9 +10,9 @@ import torch
 
 from cbbench import folders, plugins
 from cbbench.errors import UserError
-from cbbench.machine import machine
-from cbbench.machine.machine import choose_device, default_threads
-from cbbench.model import gguf, rates
+from cbbench.machine.device import choose_device, default_threads
+from cbbench.machine.fingerprint import fingerprint, versions
+from cbbench.model import ceilings, gguf
 from cbbench.results import tables
 from cbbench.runs.config import why_not
 
@@ -20,14 +20,14 @@ from cbbench.runs.config import why_not
 def print_doctor() -> None:
     """`cbbench doctor`."""
     device = choose_device("auto")
-    rows: list[tuple[str, Any]] = [(name, fact or "none") for name, fact in machine.fingerprint(device, default_threads()).items()]
-    measured = rates.measure(machine.fingerprint(device, default_threads()), device)
+    rows: list[tuple[str, Any]] = [(name, fact or "none") for name, fact in fingerprint(device, default_threads()).items()]
+    measured = ceilings.measure(fingerprint(device, default_threads()), device)
     rows += [
         ("read bandwidth", f"{measured['bytes_per_s'] / 1e9:.1f} GB/s"),
         ("matrix rate", f"{measured['flop_per_s'] / 1e9:.0f} GFLOP/s"),
     ]
     rows += [("memory available", tables.size(psutil.virtual_memory().available)), ("device", device)]
-    rows += [(name, found or "not installed") for name, found in machine.versions().items()]
+    rows += [(name, found or "not installed") for name, found in versions().items()]
     rows += [("CUDA", torch.version.cuda or "not in this torch"), ("cache", folders.cache_dir())]
     try:
         rows.append(("embedded model", gguf.embedded().name))

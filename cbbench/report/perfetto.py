@@ -17,7 +17,7 @@ from typing import Any
 from cbbench import __version__
 from cbbench.report.printable import printable
 from cbbench.results.metrics import only_decodes
-from cbbench.results.recorded import Recorded
+from cbbench.results.rounds import SavedRound
 from cbbench.results.timeline import Kind, Phase, Stay
 
 Event = dict[str, Any]
@@ -31,7 +31,7 @@ COLOURS = {
 }  # fmt: skip
 
 
-def lines(chosen: list[Recorded]) -> Iterator[str]:
+def lines(chosen: list[SavedRound]) -> Iterator[str]:
     """The file's text, an event a line."""
     info = chosen[0].run.info
     about = {
@@ -46,13 +46,13 @@ def lines(chosen: list[Recorded]) -> Iterator[str]:
     yield "\n]}\n"
 
 
-def events(chosen: list[Recorded]) -> Iterator[Event]:
+def events(chosen: list[SavedRound]) -> Iterator[Event]:
     tids, flow_ids = count(FIRST_TID), count(1)
     for pid, recorded in enumerate(chosen, 1):
         yield from _Process(recorded, pid, tids, flow_ids).events()
 
 
-def names(recorded: Recorded) -> dict[int, str]:
+def names(recorded: SavedRound) -> dict[int, str]:
     return {r["index"]: printable(r["id"]) for r in recorded.requests}
 
 
@@ -77,7 +77,7 @@ class _Slice:
 
 @dataclass
 class _Process:
-    recorded: Recorded
+    recorded: SavedRound
     pid: int
     tids: count[int]
     flow_ids: count[int]

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from cbbench import plugins
 from cbbench.errors import UserError
-from cbbench.machine.machine import choose_device
+from cbbench.machine.device import choose_device
 from cbbench.report.screen import stdout
 from cbbench.runs.config import why_not
 

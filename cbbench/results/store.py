@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cbbench.atomic import replacing
 from cbbench.errors import UserError
-from cbbench.results.judged import METRICS_VERSION
+from cbbench.results.compared_metrics import METRICS_VERSION
 from cbbench.results.metrics import summarize
-from cbbench.whole import replacing
 
 SCHEMA_VERSION = 1
 RECORDS = ("steps", "requests")

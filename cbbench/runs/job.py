@@ -12,7 +12,7 @@ import torch
 
 from cbbench.errors import UserError
 from cbbench.kvcache.base import KVSpec
-from cbbench.machine import machine
+from cbbench.machine.fingerprint import fingerprint, versions
 from cbbench.request import Request
 from cbbench.runs import config
 from cbbench.runs.config import Arm, PeerArm
@@ -78,7 +78,7 @@ class Prepared:
             },
             "device": job.device, "rounds": job.rounds, "warmup": job.warmup, "isolated": job.isolate or job.against is not None,
             "arms": [*arms, *(peer.describe() for peer in job.peers)],
-            "machine": machine.fingerprint(job.device, job.num_threads), "versions": machine.versions(), "finished": False,
+            "machine": fingerprint(job.device, job.num_threads), "versions": versions(), "finished": False,
         }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cbbench.clock import RealClock
-from cbbench.machine import machine
+from cbbench.machine.memory import PeakMemory
 from cbbench.peers.base import Answer, Peer, Setting, describe_answer
 from cbbench.request import Request, refusal
 from cbbench.results.store import write_records
@@ -54,7 +54,7 @@ class PeerCells:
             for _ in range(job.warmup):
                 peer.run(warmup_requests(requests, arm.max_num_seqs), RealClock())
             gc.collect()
-            peak = machine.PeakMemory(job.device, peer.pid)
+            peak = PeakMemory(job.device, peer.pid)
             peak.start()
             answers = peer.run(requests, RealClock())
             cell = {"peer": arm.chosen.name, "peer_version": peer.version, "peak_memory_bytes": peak.grown_bytes(), "interrupted": False}

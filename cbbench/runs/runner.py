@@ -17,8 +17,9 @@ from cbbench.engine.executor import ModelExecutor, VirtualExecutor
 from cbbench.engine.loop import Engine
 from cbbench.engine.record import RunRecord, StepRecord
 from cbbench.kvcache.base import KVCache
-from cbbench.machine import machine
-from cbbench.model import rates
+from cbbench.machine.fingerprint import fingerprint
+from cbbench.machine.memory import PeakMemory
+from cbbench.model import ceilings
 from cbbench.request import Request
 from cbbench.results.store import RunDir, name_cell, write_records
 from cbbench.runs.config import Arm, PeerArm
@@ -134,7 +135,7 @@ class LocalCells:
     def run(self, arm: Arm, folder: Path) -> dict[str, Any]:
         cell: dict[str, Any] = {"bytes_per_token": self.prepared.spec.bytes_per_token}
         if self.model is not None:
-            cell |= {"model_cost": self.model.cost, "rates": rates.stored(machine.fingerprint(self.job.device, self.job.num_threads))}
+            cell |= {"model_cost": self.model.cost, "rates": ceilings.stored(fingerprint(self.job.device, self.job.num_threads))}
         record = self.measure(arm, cell)
         cell["interrupted"] = record.interrupted
         return write_records(folder, cell, record.step_lines(), judged(self.prepared, record.request_lines(), self.progress))
@@ -145,7 +146,7 @@ class LocalCells:
             for _ in range(self.job.warmup if self.model else 0):
                 self._engine(arm, cell).run(warmup_requests(self.prepared.requests, arm.max_num_seqs))
             gc.collect()
-            peak = machine.PeakMemory(self.job.device)
+            peak = PeakMemory(self.job.device)
             peak.start()
             engine = self._engine(arm, cell)
             engine.on_step = lambda: self.progress.stepped(engine.num_output_tokens, engine.steps[-1])

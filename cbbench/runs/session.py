@@ -14,13 +14,13 @@ from cbbench.results.store import RunDir, new_run_path
 from cbbench.runs.config import PeerArm
 from cbbench.runs.isolate import IsolatedCells, Revision, checked_out, commit_of
 from cbbench.runs.job import Job, Prepared, prepare
-from cbbench.runs.live import Live
 from cbbench.runs.peer_cells import PeerCells
+from cbbench.runs.progress import LiveProgress
 from cbbench.runs.resume import check_same
 from cbbench.runs.runner import Cells, LocalCells, Outcome, Runner
 
 
-def carry_out(job: Job, out: Path, resume: Path | None, live: Live) -> tuple[Outcome, Path]:
+def carry_out(job: Job, out: Path, resume: Path | None, live: LiveProgress) -> tuple[Outcome, Path]:
     """How the run ended, and where it is saved. Raises UserError for what cannot be run, with nothing written."""
     if job.against is not None:
         commit = commit_of(job.against)
@@ -41,7 +41,7 @@ def carry_out(job: Job, out: Path, resume: Path | None, live: Live) -> tuple[Out
 
 
 @contextmanager
-def _cells(prepared: Prepared, live: Live) -> Iterator[Cells]:
+def _cells(prepared: Prepared, live: LiveProgress) -> Iterator[Cells]:
     job = prepared.job
     if not job.isolate and job.against is None:
         yield ByKind(LocalCells(prepared, live), PeerCells(prepared, live))

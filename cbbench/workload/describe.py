@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from cbbench.request import Request
-from cbbench.workload.profile import profile
 from cbbench.workload.prompts import HashedPrompt
 from cbbench.workload.sharing import Blocks, PrefixHits
+from cbbench.workload.statistics import profile
 
 BLOCK_TOKENS = 16  # explicit token ids are compared in whole blocks of this many
 

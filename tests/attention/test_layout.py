@@ -8,12 +8,12 @@ from cbbench.kvcache.base import KVSpec
 from cbbench.plan import Plan, Row
 from tests.attention.test_attention import every_attention, make
 from tests.support.engines import ATTENTIONS
-from tests.support.lying import Lying
+from tests.support.filled_cache import FilledCache
 
 
 def prompts(*lengths: int) -> Plan:
-    lying = Lying("cat", {}, KVSpec(1, 1, 1, 4))
-    return Plan([lying.row(lying.sequence(n), n) for n in lengths])
+    filled = FilledCache("cat", {}, KVSpec(1, 1, 1, 4))
+    return Plan([filled.row(filled.sequence(n), n) for n in lengths])
 
 
 @pytest.mark.parametrize(
@@ -30,10 +30,10 @@ def test_packed_against_padded_positions(lengths: tuple[int, ...], tokens: int, 
 
 def decodes(*lengths: int, held: tuple[int, ...] = ()) -> Plan:
     """Rows whose newest token makes them that long, and held ones of that many computed tokens."""
-    lying = Lying("cat", {}, KVSpec(1, 1, 1, 4))
+    filled = FilledCache("cat", {}, KVSpec(1, 1, 1, 4))
     plan = Plan()
     for length in (*lengths, *held):
-        sequence = lying.sequence(length - 1, 1)
+        sequence = filled.sequence(length - 1, 1)
         sequence.num_computed = length - 1
         plan.rows.append(Row(sequence, length - 1, 1) if len(plan.rows) < len(lengths) else Row(sequence, length, 0))
     return plan

@@ -16,15 +16,15 @@ import torch
 
 from cbbench.clock import RealClock
 from cbbench.kernels.products import Panels
-from cbbench.machine import machine
-from cbbench.machine.machine import default_threads
-from cbbench.model import rates, seam
+from cbbench.machine.device import default_threads
+from cbbench.machine.fingerprint import fingerprint, versions
+from cbbench.model import attention_interface, ceilings
 from cbbench.model.load import load
 from cbbench.results import tables
 from cbbench.results.store import Run, read_run
 from cbbench.runs.config import Overrides, build_arms, build_peers
 from cbbench.runs.job import Job
-from cbbench.runs.live import Live
+from cbbench.runs.progress import LiveProgress
 from cbbench.runs.session import carry_out
 from cbbench.workload.file import read_workload
 from tests.support.places import ROOT
@@ -50,7 +50,7 @@ def measured(name: str, arms: list[str], peers: str | None, sets: list[str], out
     built = build_arms(workload, Overrides(arms=arms, sets=sets))
     job = Job(workload, built, workload.file.model, "float32", "cpu", default_threads(), ROUNDS, warmup=1, model_dir=ROOT / "workloads")
     job = replace(job, peers=tuple(build_peers(peers, [], PYTHONS if peers else [], built[0].max_num_seqs)), prepare=prepare)
-    outcome, path = carry_out(job, out, None, Live())
+    outcome, path = carry_out(job, out, None, LiveProgress())
     assert outcome.exit_code == 0, f"{path}: exit code {outcome.exit_code}"
     return read_run(path)
 
@@ -69,7 +69,7 @@ def step_s(prepare: bool, num_rows: int = 16) -> float:
     hf = load(read_workload(ROOT / "workloads" / "mixed.yaml").file.model, "float32", "cpu", ROOT / "workloads", prepare=prepare).hf
     rows = torch.arange(num_rows)
     times = []
-    with seam.serving(hf), torch.inference_mode():
+    with attention_interface.serving(hf), torch.inference_mode():
         for _ in range(30):
             clock = RealClock()
             hf(input_ids=rows[None], position_ids=rows[None] + 100, use_cache=False, logits_to_keep=rows, cbbench=NoAttention())
@@ -154,16 +154,16 @@ def peer_versions(run: Run) -> str:
 
 def main() -> None:
     out = Path(sys.argv[1])
-    fingerprint = machine.fingerprint("cpu", default_threads())
-    rates.measure(fingerprint, "cpu")
+    here = fingerprint("cpu", default_threads())
+    ceilings.measure(here, "cpu")
     runs = [measured(*asked, out) for asked in RUNS]
     plain = measured("mixed", [PAGED], None, [], out, prepare=False)
     step, products = step_s(prepare=True) / step_s(prepare=False), linear_layers()
-    known = rates.stored(fingerprint) or {}
+    known = ceilings.stored(here) or {}
     found = [("a step of 16 rows without attention, prepared / as it comes", "<= 0.7", step), *figures(runs, plain)]
     found.append(("seconds until `cbbench --help` has answered", "<= 0.5", help_s()))
     lines = [f"| {name} | {asked} | {got:.2f} |" for name, asked, got in found]
-    facts = {**fingerprint, **{key: f"{number / 1e9:.1f} G" for key, number in known.items()}, **machine.versions()}
+    facts = {**here, **{key: f"{number / 1e9:.1f} G" for key, number in known.items()}, **versions()}
     head = [
         "# Side by side", "", f"Written by `make perf` ({ROUNDS} rounds, medians; read ratios, not times).", "",
         ", ".join([*(f"{name} {fact}" for name, fact in facts.items() if fact), peer_versions(runs[0])]), "",

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import torch
 
-from cbbench.machine import machine
-from cbbench.model import rates
+from cbbench.machine.fingerprint import fingerprint
+from cbbench.model import ceilings
 from cbbench.results import tables
 from cbbench.results.store import Run, read_run
 from cbbench.runs.config import Overrides, build_arms, build_peers, why_not
 from cbbench.runs.job import Job
-from cbbench.runs.live import Live
+from cbbench.runs.progress import LiveProgress
 from cbbench.runs.session import carry_out
 from cbbench.workload.file import read_workload
 from tests.support.places import ROOT
@@ -30,7 +30,7 @@ def run(workload: str, overrides: Overrides, dtype: str, out: Path, model: str |
     read = read_workload(ROOT / "workloads" / f"{workload}.yaml")
     arms = build_arms(read, overrides)
     job = Job(read, arms, model or read.file.model, dtype, "cuda", 1, rounds=1, warmup=1, verify=True, model_dir=ROOT / "workloads")
-    _, path = carry_out(replace(job, peers=tuple(build_peers(peers, [], [], arms[0].max_num_seqs))), out, None, Live())
+    _, path = carry_out(replace(job, peers=tuple(build_peers(peers, [], [], arms[0].max_num_seqs))), out, None, LiveProgress())
     return read_run(path)
 
 
@@ -64,7 +64,7 @@ def main() -> None:
     if not torch.cuda.is_available():
         sys.exit("perf-cuda needs a CUDA device; this machine has none")
     out = Path(sys.argv[1])
-    rates.measure(machine.fingerprint("cuda", 1), "cuda")
+    ceilings.measure(fingerprint("cuda", 1), "cuda")
     for dtype in ("float32", "bfloat16"):
         exactness(dtype, out)
     for model in MODELS:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cbbench.results.judged import TIMED
+from cbbench.results.compared_metrics import TIMED
 from cbbench.results.store import write_json
 from cbbench.runs.config import Arm
 from cbbench.runs.runner import LocalCells, Runner

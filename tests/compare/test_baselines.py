@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 
 from cbbench.compare.baselines import MAX_HISTORY
-from cbbench.results.judged import EXACT, TIMED
+from cbbench.results.compared_metrics import EXACT, TIMED
 from tests.support.commands import Ended, command, run_folder, write_config, write_workload
 from tests.support.places import ROOT
 

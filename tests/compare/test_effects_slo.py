@@ -14,7 +14,7 @@ from cbbench.compare.effects import Effect
 from cbbench.compare.slo import Scored, parse_slos, score
 from cbbench.results.metrics import summarize
 from cbbench.results.store import Cell, Run
-from tests.compare.test_within import TWIN, A, arm, cells, saved
+from tests.compare.test_arms import TWIN, A, arm, cells, saved
 from tests.support.commands import refusal, write_lines
 
 SCHEDULERS = {"static": 1.0, "continuous": 2.5}

@@ -8,7 +8,7 @@ import pytest
 
 from cbbench.compare.gate import Rule, judge, metric_key, parse_margins, parse_rule, percent
 from cbbench.compare.verdicts import Outcome, Subject, Verdict, judge_paired
-from cbbench.results.judged import METRICS
+from cbbench.results.compared_metrics import METRICS
 from tests.support.commands import refusal
 
 TIMED = ", ".join(key for key, metric in METRICS.items() if not metric.exact)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from cbbench.compare.stats import MIN_ROUNDS, Shift, hodges_lehmann, prediction_interval, rounds_needed, tail_rank
 from cbbench.compare.verdicts import Outcome, Subject, Values, judge_paired
-from cbbench.results.judged import METRICS
+from cbbench.results.compared_metrics import METRICS
 from cbbench.runs.runner import order
 
 FEW = st.lists(st.integers(-50, 50).map(float), min_size=1, max_size=12)

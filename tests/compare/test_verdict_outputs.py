@@ -14,13 +14,13 @@ import pandas as pd
 import pytest
 
 from cbbench.compare import gate
+from cbbench.compare.arms import Rules, compare_within
 from cbbench.compare.publish import MAX_ANNOTATIONS, cut, escaped, to_github
 from cbbench.compare.verdict_report import Comparison, as_frame, as_grid, as_json, as_junit, as_markdown, footer, worst_first
 from cbbench.compare.verdicts import Outcome, Subject, Verdict
-from cbbench.compare.within import Rules, compare_within
-from cbbench.results.judged import METRICS
+from cbbench.results.compared_metrics import METRICS
 from cbbench.results.store import Cell, Run
-from tests.compare.test_within import TWIN, A, B, C, arm, cells, saved
+from tests.compare.test_arms import TWIN, A, B, C, arm, cells, saved
 
 ODD = {"markup": "<b a='1'>&amp; \"q\" ]]>", "emoji": "\N{PARTY POPPER} é 漢字", "two lines": "one\ntwo\ttab", "percent": "5 % of x: y, z"}
 CONTROL = {"colour": "\x1b[31mred", "nothing": "a\x00b", "half a character": "a\udcffb"}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cbbench.compare.stats import Shift
 from cbbench.compare.verdicts import Outcome, Subject, Values, Verdict, judge_exact, judge_history, judge_paired, middle
-from cbbench.results.judged import METRICS, Metric
+from cbbench.results.compared_metrics import METRICS, Metric
 
 SLOWER_IS_WORSE, FASTER_IS_BETTER = METRICS["ttft_s_p50"], METRICS["output_tok_per_s"]
 BOTH = pytest.mark.parametrize("metric", [SLOWER_IS_WORSE, FASTER_IS_BETTER], ids=lambda m: m.key)

@@ -17,10 +17,10 @@ from matplotlib.figure import Figure
 from cbbench.cli import main as cbbench
 from cbbench.report.figure.kinds import figure
 from cbbench.report.figure.style import RC
-from cbbench.results.recorded import choose
+from cbbench.results.rounds import choose
 from cbbench.results.store import read_run
 from tests.docs import pages
-from tests.support.drawn import geometry
+from tests.support.figures import geometry
 
 GOLDEN = Path(__file__).parent / "golden"
 STATIC, CONTINUOUS = "static+padded+preallocated", "continuous+varlen+paged"

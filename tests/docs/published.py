@@ -10,7 +10,7 @@ import pandas as pd
 
 from tests.results.test_metrics import CHAPTER, drawn_lengths, use_of_slots
 from tests.support.engines import run_virtual
-from tests.support.metering import asked, metrics
+from tests.support.virtual_runs import asked, metrics
 
 STATIC_CHAPTER, LENGTHS = "tutorial, static chapter", "worked example, lengths of the tutorial's continuous chapter"
 EXAMPLE, ANYSCALE = "worked example", "lengths as in Anyscale's study"

@@ -18,8 +18,8 @@ from cbbench.kvcache.base import KVSpec
 from cbbench.plan import Plan
 from cbbench.request import Request, State
 from tests.support.engines import CACHES, SCHEDULERS, strategies
-from tests.support.metering import metrics
-from tests.support.watch import Before, TickClock, Watched
+from tests.support.step_hooks import Before, TickClock, Watched
+from tests.support.virtual_runs import metrics
 
 TURN = re.compile(r"(\w+):(\d+)/(\d+)(?:@([\d.]+))?(?:>(\w+)\+([\d.]+))?")
 every_scheduler = pytest.mark.parametrize("scheduler", SCHEDULERS)

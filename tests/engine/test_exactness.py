@@ -27,7 +27,7 @@ from tests.support.engines import (
     step_kinds,
     tiny,
 )
-from tests.support.watch import TickClock, queued_for_memory, split_chunks
+from tests.support.step_hooks import TickClock, queued_for_memory, split_chunks
 
 MIXED = "1/4@0 17/9@0 5/12@0 30/3@0 8/1@0 16/16@0 3/20@0 33/7@0 2/11@0"
 GROWING = ("cat", "paged")  # caches that take memory as a sequence grows, so that others may have to give way

@@ -31,7 +31,7 @@ from tests.support.engines import (
     tiny,
     tiny_as,
 )
-from tests.support.watch import run_watched, split_chunks
+from tests.support.step_hooks import run_watched, split_chunks
 
 
 def saved(folder: Path, **generation: Any) -> Path:

@@ -11,7 +11,7 @@ from cbbench.model.model import Model
 from cbbench.plan import Plan
 from cbbench.request import Sequence, State
 from tests.support.engines import SCHEDULERS, assert_exact, build, every_pairing, requests
-from tests.support.watch import TickClock, Watched, run_watched
+from tests.support.step_hooks import TickClock, Watched, run_watched
 
 SPEC = "20/12@0 17/14@0 20/12@0 6/9@0 9/7@0"
 OPTIONS = {"scheduler.max_num_batched_tokens": 9, "kv.block_size": 4, "kv.reserve": "exact"}

@@ -26,7 +26,7 @@ from tests.support.engines import (
     run_virtual,
     tiny,
 )
-from tests.support.watch import split_chunks
+from tests.support.step_hooks import split_chunks
 
 
 class PlansNothing(Scheduler):

@@ -12,7 +12,7 @@ from cbbench import plugins
 from cbbench.model.model import Model
 from cbbench.model.reference import judge
 from tests.support.engines import ALL, ATTENTIONS, CACHES, SCHEDULERS, assert_exact, requests, run, tiny_as
-from tests.support.watch import nan_seen
+from tests.support.step_hooks import nan_seen
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
 

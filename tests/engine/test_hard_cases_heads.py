@@ -13,7 +13,7 @@ from cbbench.engine.loop import Engine
 from cbbench.model.model import Model
 from cbbench.plan import Plan
 from tests.support.engines import ATTENTIONS, assert_exact, every_pairing, requests, run, tiny
-from tests.support.watch import forget_on_release, run_watched
+from tests.support.step_hooks import forget_on_release, run_watched
 
 
 @every_pairing

@@ -25,7 +25,7 @@ from tests.support.engines import (
     tiny_as,
     with_reference,
 )
-from tests.support.watch import TickClock, nan_seen
+from tests.support.step_hooks import TickClock, nan_seen
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])

@@ -15,7 +15,7 @@ from cbbench.plan import Plan, Room
 from cbbench.request import State
 from cbbench.schedulers.continuous import Continuous
 from tests.support.engines import ATTENTIONS, CACHES, SCHEDULERS, assert_exact, every_pairing, num_preemptions, requests, run
-from tests.support.watch import queued_for_memory, run_watched
+from tests.support.step_hooks import queued_for_memory, run_watched
 
 GROWING = ("cat", "paged")
 

@@ -16,7 +16,7 @@ from cbbench.model.model import Model
 from cbbench.plan import Plan
 from cbbench.request import Request
 from tests.support.engines import ATTENTIONS, CACHES, SCHEDULERS, assert_exact, every_pairing, requests, run, run_virtual
-from tests.support.watch import run_watched, split_chunks
+from tests.support.step_hooks import run_watched, split_chunks
 
 
 @pytest.mark.parametrize("kv", CACHES)

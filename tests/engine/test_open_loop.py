@@ -13,7 +13,7 @@ from cbbench.request import Request
 from cbbench.workload.file import read_workload, resolve
 from tests.engine.test_closed_loop import play
 from tests.support.commands import run, write_workload
-from tests.support.metering import metrics
+from tests.support.virtual_runs import metrics
 
 
 def test_the_real_clock_never_moves_a_due_time_however_late_it_wakes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cbbench.engine.loop import Engine
 from cbbench.request import Request, State
 from tests.support.engines import ATTENTIONS, CACHES, SCHEDULERS, assert_exact, num_preemptions, run, run_virtual, tiny, with_reference
-from tests.support.watch import TickClock
+from tests.support.step_hooks import TickClock
 
 MODEL = {"num_hidden_layers": 1}
 

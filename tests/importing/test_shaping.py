@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cbbench.importing.shaping import Shape, shape, tick
-from cbbench.workload.profile import arrivals
+from cbbench.workload.statistics import arrivals
 
 law = settings(max_examples=200, deadline=None, derandomize=True)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cbbench.importing import trace as trace_module
 from cbbench.importing.run import _sort
-from cbbench.importing.texts import Texts
+from cbbench.importing.text_prompts import TextPrompts
 from cbbench.importing.trace import Trace, Window, choose_importer, read_trace
 from cbbench.workload.prompts import PromptRecipe
 from tests.support.commands import refusal
@@ -31,8 +31,8 @@ def moon(*changes: dict[str, Any]) -> str:
     return "".join(json.dumps(MOON | change) + "\n" for change in changes)
 
 
-def texts() -> Texts:
-    return Texts(lambda: pytest.fail("lengths need no vocabulary"), PromptRecipe(block_tokens=512))
+def texts() -> TextPrompts:
+    return TextPrompts(lambda: pytest.fail("lengths need no vocabulary"), PromptRecipe(block_tokens=512))
 
 
 def read(*paths: Path, format: str = "auto", strict: bool = False, zero_output_as_one: bool = False, **window: Any) -> Trace:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cbbench.importing.texts import Texts
+from cbbench.importing.text_prompts import TextPrompts
 from cbbench.importing.trace import Window, choose_importer, read_trace
 from cbbench.workload.prompts import PromptRecipe
 from cbbench.workload.rows import Vocabulary
@@ -85,7 +85,7 @@ def test_files_of_one_name_share_no_blocks(tmp_path: Path) -> None:
 def test_turns_of_one_line_get_ids_of_their_own(tmp_path: Path) -> None:
     turns = {"prompt_0": "a", "output_tokens_count_0": 4, "prompt_1": "b", "output_tokens_count_1": 4}
     path = write(tmp_path / "turns.jsonl", json.dumps(turns))
-    asked = Texts(lambda: Vocabulary(lambda text: list(map(ord, text))), PromptRecipe())
+    asked = TextPrompts(lambda: Vocabulary(lambda text: list(map(ord, text))), PromptRecipe())
     found = ids(read_trace(choose_importer("guidellm", [path], {}), [path], Window(), asked))
     assert len(set(found)) == len(found) == 2
 

@@ -47,13 +47,12 @@ def test_free_memory_in_holes_too_small_for_the_next_is_external_fragmentation()
     assert all(cache.reserve(one, 9) for one in people)
     cache.release(people[0])
     cache.release(people[2])
-    assert cache.usage(sequence(3, 20, 5)).external_tokens == 32 == cache.free_tokens(), "24 fit in 32, but in no hole of 16"
-    assert cache.usage(sequence(3, 9, 8)).external_tokens == 0, "this one fits a hole"
-    assert cache.usage(sequence(3, 40, 1)).external_tokens == 0, "this one would not fit if the holes were joined"
-    assert cache.usage().external_tokens == 0, "nobody waits"
+    assert cache.external_tokens(sequence(3, 20, 5)) == 32 == cache.free_tokens(), "24 fit in 32, but in no hole of 16"
+    assert cache.external_tokens(sequence(3, 9, 8)) == 0, "this one fits a hole"
+    assert cache.external_tokens(sequence(3, 40, 1)) == 0, "this one would not fit if the holes were joined"
     assert not cache.reserve(sequence(3, 20, 5), 20)
     cache.release(people[1])
-    assert cache.usage(sequence(3, 20, 5)).external_tokens == 0 and cache.arena.holes == [(0, 48)]
+    assert cache.external_tokens(sequence(3, 20, 5)) == 0 and cache.arena.holes == [(0, 48)]
 
 
 @pytest.mark.parametrize("kind", [FirstFit, Buddy])

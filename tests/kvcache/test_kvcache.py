@@ -164,8 +164,7 @@ def test_any_order_of_growing_and_leaving_keeps_the_books(kv: str, options: dict
                 assert state(cache) == before
         cache.check()
         assert sorted(cache.reserved_tokens()) == sorted(people)
-        usage = cache.usage(sequence(99))
-        assert 0 <= usage.external_tokens <= usage.free_tokens
+        assert 0 <= cache.external_tokens(sequence(99)) <= cache.free_tokens()
     for one in people.values():
         cache.release(one)
     assert cache.free_tokens() == cache.capacity_tokens()

@@ -31,19 +31,15 @@ from tests.support.engines import assert_exact, requests, tiny, tiny_as
 
 @dataclass
 class Table:
-    """State that is tensors alone: slots of every position [R, L], and how many of them a row sees [T]."""
+    """State that is tensors alone: entries of every position [R, L], and how many of them a row sees [T]."""
 
-    slots_RL: torch.Tensor
+    entries_RL: torch.Tensor
     row_of_T: torch.Tensor
     seen_T: torch.Tensor
 
-    def refill(self, state: Table) -> None:
-        self.slots_RL[:, : state.slots_RL.shape[1]].copy_(state.slots_RL)
-        self.seen_T.copy_(state.seen_T)
-
 
 class Tabled(Attention):
-    """Attention over a table of slots, by masks: nothing of a pass but tensors is read in `attend`."""
+    """Attention over a table of entries, by masks: nothing of a pass but tensors is read in `attend`."""
 
     captures = True
 
@@ -52,28 +48,31 @@ class Tabled(Attention):
 
     def prepare(self, forward_pass: ForwardPass, kv: KVView, device: torch.device) -> None:
         rows = forward_pass.rows
-        slots = torch.zeros((len(rows), max(kv.lengths)), dtype=torch.long)
+        table = kv.entries
+        entries = torch.zeros((len(rows), max(kv.lengths)), dtype=torch.long)
         for line, length in enumerate(kv.lengths):
             position = torch.arange(length)
-            slots[line, :length] = torch.from_numpy(kv.slot_table[line])[position // kv.block_size] + position % kv.block_size
+            entries[line, :length] = torch.from_numpy(table.first_RM[line])[position // table.run] + position % table.run
         row_of = torch.tensor([line for line, row in enumerate(rows) for _ in range(row.num_new)])
         seen = torch.tensor([position + 1 for row in rows for position in range(row.start, row.stop)])
-        forward_pass.state = Table(slots, row_of, seen)
+        forward_pass.state = Table(entries, row_of, seen)
 
-    def static_state(self, forward_pass: ForwardPass, longest_tokens: int) -> Table:
-        state: Table = forward_pass.state
-        wide = torch.zeros((len(state.slots_RL), longest_tokens), dtype=torch.long)
-        wide[:, : state.slots_RL.shape[1]] = state.slots_RL
-        return Table(wide, state.row_of_T.clone(), state.seen_T.clone())
+    def copy_state(self, state: Table, into: Table | None, longest_tokens: int) -> Table:
+        if into is None:
+            wide = torch.zeros((len(state.entries_RL), longest_tokens), dtype=torch.long)
+            into = Table(wide, state.row_of_T.clone(), torch.empty_like(state.seen_T))
+        into.entries_RL[:, : state.entries_RL.shape[1]].copy_(state.entries_RL)
+        into.seen_T.copy_(state.seen_T)
+        return into
 
     def attend(self, call: LayerCall, queries_BWHD: torch.Tensor, forward_pass: ForwardPass, kv: KVView) -> torch.Tensor:
         state: Table = forward_pass.state
-        keys_SKD, values_SKD = kv.blocks(call.layer)
+        keys_SKD, values_SKD = kv.pool(call.layer)
         group = queries_BWHD.shape[2] // keys_SKD.shape[1]
-        slots_TL = state.slots_RL[state.row_of_T]
-        keys, values = (part[slots_TL].repeat_interleave(group, 2) for part in (keys_SKD, values_SKD))
+        entries_TL = state.entries_RL[state.row_of_T]
+        keys, values = (part[entries_TL].repeat_interleave(group, 2) for part in (keys_SKD, values_SKD))
         scores_THL = torch.einsum("thd,tlhd->thl", queries_BWHD[0], keys) * call.scale
-        hidden = torch.arange(slots_TL.shape[1])[None] >= state.seen_T[:, None]
+        hidden = torch.arange(entries_TL.shape[1])[None] >= state.seen_T[:, None]
         weights = scores_THL.masked_fill(hidden[:, None], float("-inf")).softmax(-1)
         return torch.einsum("thl,tlhd->thd", weights, values.nan_to_num())[None]
 
@@ -127,7 +126,7 @@ def test_what_was_lent_for_capturing_is_given_back_and_too_small_a_cache_capture
     assert cache.free_tokens() == cache.capacity_tokens()
 
 
-def test_a_cache_that_does_not_write_by_slots_cannot_be_captured() -> None:
+def test_a_cache_that_does_not_write_into_a_pool_cannot_be_captured() -> None:
     model: Any = tiny()
     cache = Cat(model.spec, 256, 64, Cat.Options())
     cache.allocate(model.dtype, model.device)
@@ -148,12 +147,12 @@ def kernel_of(lengths: list[int]) -> _CudaKernel:
 
 
 def test_the_cuda_kernels_state_is_widened_once_and_refilled_in_place() -> None:
-    wide = kernel_of([1, 1]).widened(longest_tokens=1000)
-    assert wide.block_table is not None and wide.block_table.shape == (2, 4) and wide.max_k == 1024
+    wide = kernel_of([1, 1]).copied(None, longest_tokens=1000)
+    assert wide is not None and wide.block_table is not None and wide.block_table.shape == (2, 4) and wide.max_k == 1024
     table, lengths, borders = wide.block_table, wide.lengths, wide.cu_seqlens_k
     longer = kernel_of([700, 300])
     assert longer.block_table is not None
-    wide.refill(longer)
+    assert longer.copied(wide, longest_tokens=1000) is wide
     assert (wide.block_table is table, wide.lengths is lengths, wide.cu_seqlens_k is borders) == (True, True, True)
     assert table[:, :3].tolist() == longer.block_table.tolist() and len({*table[0, :3].tolist(), *table[1, :2].tolist()}) == 5
     assert lengths.tolist() == [700, 300] and borders.tolist() == [0, 700, 1000]

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from cbbench.clock import RealClock
-from cbbench.machine import machine
+from cbbench.machine.memory import PeakMemory
 from cbbench.peers._children import serve
-from tests.support.children import ARM, FAKE, LABEL, Written, cell_of, engine, in_order, rows_of, run_fake, started
 from tests.support.commands import read_lines, run_folder, write_workload
 from tests.support.engines import LLAMA_LIKE, requests, tiny
+from tests.support.fake_peers import ARM, FAKE, LABEL, Written, cell_of, engine, in_order, rows_of, run_fake, started
 
 __all__ = ["engine"]  # the fixture
 
@@ -110,14 +110,14 @@ def test_an_engine_is_given_memory_for_a_full_batch_of_the_longest_request(engin
 def test_its_memory_is_the_childs_own_growth_during_the_run(recorded: Path, tmp_path: Path, engine: Written) -> None:
     engine(rows_of(recorded), make="self.held = b'x' * (200 << 20)", step="b'x' * (60 << 20)")
     peak_bytes = run_fake(recorded, tmp_path).rows[LABEL]["peak_memory_bytes"]
-    if machine.PeakMemory("cpu").start() is None and peak_bytes is None:
+    if PeakMemory("cpu").start() is None and peak_bytes is None:
         pytest.skip("this kernel does not reset its high-water mark")
     assert 59 << 20 < peak_bytes < 150 << 20, "neither what it held before nor what we hold"
 
 
 def test_memory_that_is_out_of_reach_is_null() -> None:
     for device, pid in (("cpu", None), ("cuda", None), ("cuda", os.getppid()), ("cpu", 2**22 + 1)):
-        peak = machine.PeakMemory(device, pid)
+        peak = PeakMemory(device, pid)
         peak.start()
         assert peak.grown_bytes() is None, (device, pid)
 

@@ -15,9 +15,9 @@ from cbbench.peers._child import ChildOptions, ChildPeer
 from cbbench.peers.openvino import OpenVino
 from cbbench.peers.vllm import Vllm
 from cbbench.request import Request
-from tests.support.children import ARM, LABEL, FakeEngine, Written, cell_of, engine, in_order, rows_of, run_fake, started
 from tests.support.commands import Ended, command, run_folder
 from tests.support.engines import requests, tiny
+from tests.support.fake_peers import ARM, LABEL, FakeEngine, Written, cell_of, engine, in_order, rows_of, run_fake, started
 from tests.support.places import ROOT
 
 __all__ = ["engine"]  # the fixtures

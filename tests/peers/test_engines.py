@@ -20,7 +20,7 @@ from cbbench.peers.vllm import Vllm
 from cbbench.request import Request
 from tests.support.commands import read_lines
 from tests.support.engines import as_it_comes, requests, tiny
-from tests.support.stand_ins import FILES
+from tests.support.fake_engines import FILES
 
 SPEC = "5/9 600/4 6/7"
 

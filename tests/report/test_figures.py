@@ -17,9 +17,9 @@ from cbbench.results.metrics import pooled_latencies
 from cbbench.results.store import Cell
 from cbbench.results.timeline import IDLE, Kind, Memory, memory
 from tests.docs.pictures import GOLDEN, GOLDEN_ARMS, tutorial
-from tests.support.drawn import ARMS, engine_recorded, geometry, recorded
 from tests.support.engines import run_virtual
-from tests.support.metering import asked
+from tests.support.figures import ARMS, engine_recorded, geometry, recorded
+from tests.support.virtual_runs import asked
 
 
 def test_every_kind_that_the_command_offers_is_drawn() -> None:

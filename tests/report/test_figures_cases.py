@@ -19,9 +19,9 @@ from cbbench.report.figure import slots as figure_slots
 from cbbench.report.figure.style import RC
 from cbbench.results.store import Cell
 from cbbench.results.timeline import Kind
-from tests.support.drawn import ARMS, as_peer, engine_recorded, recorded, texts
 from tests.support.engines import run_virtual
-from tests.support.metering import asked
+from tests.support.figures import ARMS, as_peer, engine_recorded, recorded, texts
+from tests.support.virtual_runs import asked
 
 
 def test_titles_say_workload_model_and_arm() -> None:

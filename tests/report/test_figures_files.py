@@ -14,7 +14,7 @@ import pytest
 from cbbench.report.figure import kinds as figures
 from tests.docs.pictures import GOLDEN
 from tests.support.commands import Ended, command
-from tests.support.drawn import ARMS, RECORDS, recorded
+from tests.support.figures import ARMS, RECORDS, recorded
 
 
 def plot(tmp_path: Path, *words: str | Path, out: str = "x.svg") -> Ended:

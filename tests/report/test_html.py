@@ -21,7 +21,7 @@ from cbbench.report.html.charts import interval
 from cbbench.report.html.over_time import held
 from cbbench.report.html.report import mark, render, write_report
 from cbbench.report.html.requests import followed
-from cbbench.results.recorded import choose
+from cbbench.results.rounds import choose
 from cbbench.results.store import Cell, Run, read_runs
 from cbbench.results.timeline import Kind, Span
 from tests.support.browser import every_kind, long_run, peer, save_run

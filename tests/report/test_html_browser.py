@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from cbbench.report.html.report import write_report
-from cbbench.results.recorded import Recorded, choose
+from cbbench.results.rounds import SavedRound, choose
 from cbbench.results.store import read_runs
 from cbbench.results.timeline import IDLE
 from tests.support.browser import Opened, chromium, every_kind, needs_chromium, opened, peer, request, save_run, step
@@ -63,7 +63,7 @@ def drawn_bars(figure: dict[str, Any]) -> list[tuple[Any, ...]]:
     )
 
 
-def recorded_bars(recorded: Recorded) -> list[tuple[Any, ...]]:
+def recorded_bars(recorded: SavedRound) -> list[tuple[Any, ...]]:
     return sorted(
         (str(s.kind), s.slot, -1 if s.sequence is None else s.sequence, s.first_step, s.last_step, s.num_steps, s.num_tokens,
          round(s.start_s, 6), round(s.end_s, 6)) for s in recorded.spans

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 
 from cbbench.report.perfetto import lines
-from cbbench.results.recorded import Recorded, choose
+from cbbench.results.rounds import SavedRound, choose
 from cbbench.results.store import Run, read_run
 from cbbench.results.timeline import Phase
 from tests.engine.test_properties import Case, cases
@@ -25,7 +25,7 @@ INFO: dict[str, Any] = {"workload": {"name": "w"}, "model": {"name": "none", "di
 Event = dict[str, Any]
 
 
-def trace_of(chosen: list[Recorded]) -> dict[str, Any]:
+def trace_of(chosen: list[SavedRound]) -> dict[str, Any]:
     def refuse(word: str) -> float:
         raise ValueError(word)
 
@@ -33,8 +33,8 @@ def trace_of(chosen: list[Recorded]) -> dict[str, Any]:
     return found
 
 
-def by_hand(steps: list[dict[str, Any]], requests: list[dict[str, Any]], arm: str = "arm") -> Recorded:
-    return Recorded(Run(Path("run"), INFO, [], []), arm, 1, {"metrics": {}}, steps, requests)
+def by_hand(steps: list[dict[str, Any]], requests: list[dict[str, Any]], arm: str = "arm") -> SavedRound:
+    return SavedRound(Run(Path("run"), INFO, [], []), arm, 1, {"metrics": {}}, steps, requests)
 
 
 def ns(microseconds: float) -> int:

@@ -16,7 +16,7 @@ from cbbench.report.printable import printable
 from cbbench.report.terminal.columns import Columns, filled
 from cbbench.report.terminal.show import latencies_s, print_all, print_recorded
 from cbbench.results.metrics import summarize
-from cbbench.results.recorded import Recorded, choose
+from cbbench.results.rounds import SavedRound, choose
 from cbbench.results.store import Cell, Run, read_run
 from cbbench.results.tables import number, percent, seconds
 from tests.engine.test_properties import crowd
@@ -35,10 +35,10 @@ class Terminal(io.StringIO):
         return True
 
 
-def by_hand(steps: list[dict[str, Any]], requests: list[dict[str, Any]], arm: str = "arm", **said: Any) -> Recorded:
+def by_hand(steps: list[dict[str, Any]], requests: list[dict[str, Any]], arm: str = "arm", **said: Any) -> SavedRound:
     metrics = summarize(steps, requests, said)
     info: dict[str, Any] = {"model": {"name": "none", "digest": None}, "arms": [{"label": arm}]}
-    return Recorded(Run(Path("run"), info, [Cell(arm, 1, metrics)], []), arm, 1, {"metrics": metrics, **said}, steps, requests)
+    return SavedRound(Run(Path("run"), info, [Cell(arm, 1, metrics)], []), arm, 1, {"metrics": metrics, **said}, steps, requests)
 
 
 def full_step(number: int, rows: list[tuple[int, int, int, int]], **changes: Any) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def request(index: int, **changes: Any) -> dict[str, Any]:
     } | changes  # fmt: skip
 
 
-def shown(recorded: Recorded, capsys: pytest.CaptureFixture[str]) -> str:
+def shown(recorded: SavedRound, capsys: pytest.CaptureFixture[str]) -> str:
     print_recorded(recorded)
     out = capsys.readouterr().out
     assert max(map(cell_len, out.splitlines())) <= 80 and "\x1b" not in out

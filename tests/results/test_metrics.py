@@ -14,10 +14,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 import cbbench.model.load
 from cbbench.engine.loop import Engine
 from cbbench.kvcache.base import KVSpec
-from cbbench.model import gguf, seam
+from cbbench.model import attention_interface, gguf
 from cbbench.results.metrics import distribution, summarize
 from tests.support.engines import run_virtual
-from tests.support.metering import SMOLLM2_BYTES, asked, metrics
+from tests.support.virtual_runs import SMOLLM2_BYTES, asked, metrics
 
 
 def starts_and_ends(engine: Engine) -> dict[str, tuple[int, int]]:
@@ -167,7 +167,7 @@ def spec_of(config: Any, dtype: torch.dtype) -> KVSpec:
     """What the model's layers ask for. Its weights are memory that nobody has written, so no gigabytes are filled."""
     with torch.device("meta"):
         shell = AutoModelForCausalLM.from_config(config, dtype=dtype)
-    return seam.probe(shell.to_empty(device="cpu"))
+    return attention_interface.probe(shell.to_empty(device="cpu"))
 
 
 def test_a_token_of_qwen3_takes_114688_bytes_in_bf16() -> None:

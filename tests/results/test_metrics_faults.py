@@ -17,7 +17,7 @@ from cbbench.clock import RealClock, VirtualClock
 from cbbench.request import Request
 from cbbench.results.metrics import summarize
 from tests.support.engines import ATTENTIONS, CACHES, SCHEDULERS, requests, run, run_virtual, tiny
-from tests.support.metering import asked, metrics
+from tests.support.virtual_runs import asked, metrics
 
 
 def test_62_63_one_token_outputs_have_no_tpot_and_no_itl() -> None:

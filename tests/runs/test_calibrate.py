@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cbbench.results.judged import METRICS, TIMED
+from cbbench.results.compared_metrics import METRICS, TIMED
 from cbbench.results.store import read_run, write_json
 from cbbench.runs.config import Arm
 from cbbench.runs.runner import LocalCells

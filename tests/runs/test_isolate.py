@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 import cbbench.runs.isolate
-from cbbench.compare.within import exact_metrics
+from cbbench.compare.arms import exact_metrics
 from cbbench.model.load import relocated, sketch
 from cbbench.results.store import Run, read_run
 from tests.support.commands import (

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from cbbench.results.judged import METRICS_VERSION
+from cbbench.results.compared_metrics import METRICS_VERSION
 from cbbench.results.metrics import summarize
 from cbbench.results.store import read_cell, read_run
 from cbbench.runs.config import Arm, Overrides, build_arms

@@ -10,7 +10,7 @@ from cbbench.engine.loop import Engine
 from cbbench.request import Request
 from tests.engine.test_hard_cases_capacity import asked
 from tests.support.engines import CACHES, SCHEDULERS, num_preemptions, run_virtual
-from tests.support.watch import first_step_of, last_step_of, queued_for_memory, split_chunks
+from tests.support.step_hooks import first_step_of, last_step_of, queued_for_memory, split_chunks
 
 SEEDS = range(8)
 

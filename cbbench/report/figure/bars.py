@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from cbbench.report.figure.memory import STYLES
 from cbbench.report.figure.style import CYCLE, INK, PALE, WIDTH_INCHES, folded, legend, lighter, set_title, swatch
-from cbbench.results.recorded import Recorded
+from cbbench.results.rounds import SavedRound
 from cbbench.results.store import Cell
 from cbbench.results.tables import medians, number, percent
 
@@ -28,12 +28,12 @@ PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
 }
 
 
-def cells_of(recorded: Recorded) -> list[Cell]:
+def cells_of(recorded: SavedRound) -> list[Cell]:
     """All whole rounds of the arm."""
     return [c for c in recorded.run.cells if c.arm == recorded.arm and c.failed is None and not c.interrupted]
 
 
-def draw_throughput(title: str, chosen: list[Recorded]) -> Figure:
+def draw_throughput(title: str, chosen: list[SavedRound]) -> Figure:
     figure = Figure(figsize=(WIDTH_INCHES, 0.9 + 0.27 * len(chosen)), layout="constrained")
     set_title(figure, title)
     axes = figure.add_subplot()
@@ -58,7 +58,7 @@ def draw_throughput(title: str, chosen: list[Recorded]) -> Figure:
     return figure
 
 
-def draw_waste(title: str, chosen: list[Recorded]) -> Figure:
+def draw_waste(title: str, chosen: list[SavedRound]) -> Figure:
     figure = Figure(figsize=(WIDTH_INCHES, 1.45 + 0.29 * len(chosen)), layout="constrained")
     set_title(figure, title)
     rows = [medians(cells_of(recorded)) for recorded in chosen]
@@ -90,7 +90,7 @@ def _draw_bar(axes: Axes, index: int, row: dict[str, Any], parts: dict[str, tupl
     axes.text(left - 0.04 if inside else left + 0.03, index, said, va="center", ha="right" if inside else "left", fontsize=8, bbox=box)
 
 
-def _name_rows(axes: Axes, chosen: list[Recorded], labelled: bool = True) -> None:
+def _name_rows(axes: Axes, chosen: list[SavedRound], labelled: bool = True) -> None:
     names = [folded(recorded.arm) for recorded in chosen]
     axes.set_yticks(range(len(chosen)), names if labelled else [""] * len(chosen))
     axes.set_ylim(len(chosen) - 0.5, -0.5)

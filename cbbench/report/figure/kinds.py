@@ -11,14 +11,14 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from cbbench.atomic import replacing
 from cbbench.errors import UserError
 from cbbench.report.figure import bars, latency, memory, requests, slots
 from cbbench.report.figure.style import RC, where
-from cbbench.results.recorded import Recorded
-from cbbench.whole import replacing
+from cbbench.results.rounds import SavedRound
 
 MAX_ARMS = 6  # one above another, or as lines in one picture: more cannot be told apart
-DRAWN: dict[str, tuple[str, Callable[[str, list[Recorded]], Figure]]] = {
+DRAWN: dict[str, tuple[str, Callable[[str, list[SavedRound]], Figure]]] = {
     "slots": ("Slots", slots.draw),
     "memory": ("Memory", memory.draw),
     "requests": ("Requests", requests.draw),
@@ -35,7 +35,7 @@ METADATA: dict[str, dict[str, str | None]] = {
 }
 
 
-def plot(chosen: list[Recorded], kind: str, out: Path) -> None:
+def plot(chosen: list[SavedRound], kind: str, out: Path) -> None:
     """Draws one kind of picture of one run's arms to a file, whole or not at all. Raises UserError: a suffix that is not
     svg, png or pdf, no such folder, too many arms, no arm with what the picture shows."""
     suffix = out.suffix.removeprefix(".").lower()
@@ -47,7 +47,7 @@ def plot(chosen: list[Recorded], kind: str, out: Path) -> None:
         figure(chosen, kind).savefig(half, format=suffix, dpi=150, metadata=METADATA[suffix])
 
 
-def figure(chosen: list[Recorded], kind: str) -> Figure:
+def figure(chosen: list[SavedRound], kind: str) -> Figure:
     """The picture before it is written; within `mpl.rc_context(RC)` it looks as it should."""
     said, draw = DRAWN[kind]
     drawn = [recorded for recorded in chosen if recorded.steps] if kind in FROM_STEPS else chosen

@@ -12,7 +12,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullForma
 
 from cbbench.report.figure.style import CYCLE, PALE, WIDTH_INCHES, arm_title, legend, set_title
 from cbbench.results.metrics import pooled_latencies
-from cbbench.results.recorded import Recorded
+from cbbench.results.rounds import SavedRound
 
 PANELS = {
     "ttft_s": "TTFT: arrival to first token", "tpot_s": "TPOT: mean gap of a request", "itl_s": "ITL: every gap",
@@ -23,7 +23,7 @@ WIDE = 8.0  # longest over shortest: from here on the axis is logarithmic
 MAX_POINTS = 500
 
 
-def draw(title: str, chosen: list[Recorded]) -> Figure:
+def draw(title: str, chosen: list[SavedRound]) -> Figure:
     figure = Figure(figsize=(WIDTH_INCHES, 4.2 + 0.2 * len(chosen)), layout="constrained")
     set_title(figure, title)
     all_samples = [pooled_latencies(recorded.completed) for recorded in chosen]

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from cbbench.report.figure.style import CYCLE, arm_title, legend, lighter, stacked, subtitle, swatch
-from cbbench.results.recorded import Recorded
+from cbbench.results.rounds import SavedRound
 from cbbench.results.tables import percent
 from cbbench.results.timeline import Floats, Memory, thinned
 
@@ -26,7 +26,7 @@ SAID = {
 MAX_STEPS = 2000  # more are thinned; no peak is lost
 
 
-def draw(title: str, chosen: list[Recorded]) -> Figure:
+def draw(title: str, chosen: list[SavedRound]) -> Figure:
     figure, axes = stacked(title, [1.25] * len(chosen))
     size = max(float(np.sum([*recorded.memory.parts.values()], axis=0).max()) for recorded in chosen)
     for index, (recorded, place) in enumerate(zip(chosen, axes, strict=True)):

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from cbbench.report.figure.style import CYCLE, INK, PALE, arm_title, legend, lighter, rectangles, rows_downwards, stacked, subtitle, swatch
 from cbbench.results.metrics import ended_s
-from cbbench.results.recorded import Recorded
+from cbbench.results.rounds import SavedRound
 from cbbench.results.tables import seconds
 from cbbench.results.timeline import Phase
 
@@ -23,7 +23,7 @@ THICK = {Phase.PREEMPTED: 0.26}  # lies over the others, which stay visible abov
 MAX_ROWS_INCHES = 6.0
 
 
-def draw(title: str, chosen: list[Recorded]) -> Figure:
+def draw(title: str, chosen: list[SavedRound]) -> Figure:
     end_s = max((_last_s(r) for recorded in chosen for r in recorded.requests), default=1.0) or 1.0
     figure, axes = stacked(title, [min(max(0.19 * len(recorded.requests), 0.6), MAX_ROWS_INCHES) for recorded in chosen])
     for index, (recorded, place) in enumerate(zip(chosen, axes, strict=True)):
@@ -39,7 +39,7 @@ def draw(title: str, chosen: list[Recorded]) -> Figure:
     return figure
 
 
-def _draw_arm(axes: Axes, index: int, recorded: Recorded) -> None:
+def _draw_arm(axes: Axes, index: int, recorded: SavedRound) -> None:
     row_of = {r["index"]: row for row, r in enumerate(recorded.requests)}
     for phase in Phase:
         half = THICK.get(phase, 0.4)

@@ -20,7 +20,7 @@ from cbbench.report.figure.style import (
     subtitle,
     swatch,
 )
-from cbbench.results.recorded import Recorded
+from cbbench.results.rounds import SavedRound
 from cbbench.results.tables import percent
 from cbbench.results.timeline import Kind, Span
 
@@ -34,7 +34,7 @@ MAX_ROWS_INCHES = 3.2
 MAX_LINES = 250  # steps whose borders are drawn; with more the lines would hide the colours
 
 
-def draw(title: str, chosen: list[Recorded]) -> Figure:
+def draw(title: str, chosen: list[SavedRound]) -> Figure:
     end_s = max(recorded.steps[-1]["end_s"] for recorded in chosen)
     slots = [1 + max(span.slot for span in recorded.spans) for recorded in chosen]
     lines = max(len(recorded.steps) for recorded in chosen) <= MAX_LINES
@@ -65,7 +65,7 @@ def _draw_arm(axes: Axes, index: int, spans: list[Span], end_s: float) -> None:
             axes.text(middle, span.slot + 0.53, number, ha="center", va="center", fontsize=8, color=INK)
 
 
-def _draw_steps(axes: Axes, recorded: Recorded, num_slots: int) -> None:
+def _draw_steps(axes: Axes, recorded: SavedRound, num_slots: int) -> None:
     """White lines where one step ends and the next begins, below the black outlines of the spans."""
     axes.vlines([step["start_s"] for step in recorded.steps[1:]], 0, num_slots, color="#ffffff", linewidth=0.35, alpha=0.8)
     axes.hlines(range(num_slots + 1), 0, recorded.steps[-1]["end_s"], color=INK, linewidth=0.4)

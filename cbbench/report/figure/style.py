@@ -16,7 +16,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from cbbench.results.recorded import Recorded
+from cbbench.results.rounds import SavedRound
 
 WIDTH_INCHES = 8.0
 INK = "#222222"
@@ -67,13 +67,13 @@ def subtitle(axes: Axes, left: str, right: str = "") -> None:
     axes.set_title(right, loc="right", color=INK)
 
 
-def where(recorded: Recorded) -> str:
+def where(recorded: SavedRound) -> str:
     """The workload and the model, as the tables name them."""
     workload, model = recorded.run.info["workload"], recorded.run.info["model"]
     return f"{workload['name']} on {model['name']} in {model['dtype']}" if model["digest"] else f"{workload['name']} on a virtual clock"
 
 
-def arm_title(recorded: Recorded) -> str:
+def arm_title(recorded: SavedRound) -> str:
     rounds = {cell.round for cell in recorded.run.cells}
     return recorded.arm if len(rounds) < 2 else f"{recorded.arm}, round {recorded.round}"
 

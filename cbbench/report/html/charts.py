@@ -10,7 +10,7 @@ from cbbench.compare.stats import hodges_lehmann
 from cbbench.report.html.over_time import Drawing, Figure, Json, escaped
 from cbbench.report.html.requests import name
 from cbbench.results.metrics import request_latencies
-from cbbench.results.recorded import Recorded
+from cbbench.results.rounds import SavedRound
 from cbbench.results.store import Cell, Run
 from cbbench.results.tables import TableRow, number, percent, seconds
 from cbbench.results.timeline import SHARES, thinned
@@ -129,12 +129,12 @@ def _captions(row: int, label: str, text: str) -> list[Json]:
     return [{**common, **left, "text": escaped(label), "name": "arm"}, {**common, **right, "text": escaped(short), "name": "value"}]
 
 
-def latencies(panels: list[Recorded], drawing: Drawing) -> list[Figure]:
+def latencies(panels: list[SavedRound], drawing: Drawing) -> list[Figure]:
     """The share of requests (of gaps for ITL) that took no longer. Customdata: sequence, name."""
     return [_latency(title, panels, drawing) for title in ("TTFT", "TPOT", "ITL", "E2E")]
 
 
-def _latency(title: str, panels: list[Recorded], drawing: Drawing) -> Figure:
+def _latency(title: str, panels: list[SavedRound], drawing: Drawing) -> Figure:
     per_arm = [(panel, recorded, samples(recorded, title)) for panel, recorded in enumerate(panels)]
     known = [found for found in per_arm if found[2]]
     pooled = [value for _, _, values in known for value, _ in values]
@@ -148,12 +148,12 @@ def _latency(title: str, panels: list[Recorded], drawing: Drawing) -> Figure:
     return Figure(title.lower(), traces, layout, f"{title} by arm. {said or 'Nothing to show.'}")
 
 
-def samples(recorded: Recorded, title: str) -> list[tuple[float, int]]:
+def samples(recorded: SavedRound, title: str) -> list[tuple[float, int]]:
     """Values (s) of the completed requests with their sequences, ascending."""
     return sorted((value, r["index"]) for r in recorded.completed for value in request_latencies(r)[f"{title.lower()}_s"])
 
 
-def _curve(title: str, panel: int, recorded: Recorded, values: list[tuple[float, int]], drawing: Drawing) -> Json:
+def _curve(title: str, panel: int, recorded: SavedRound, values: list[tuple[float, int]], drawing: Drawing) -> Json:
     """Thinned, and each followed request's largest value kept."""
     largest = {index: i for i, (_, index) in enumerate(values)}
     drawn = thinned(np.array([value for value, _ in values]), drawing.max_points // 3).tolist()

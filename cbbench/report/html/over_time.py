@@ -14,7 +14,7 @@ import numpy as np
 from cbbench.report.html.bars import Bar, bars
 from cbbench.report.html.requests import name
 from cbbench.results.metrics import ended_s, ratio
-from cbbench.results.recorded import Recorded
+from cbbench.results.rounds import SavedRound
 from cbbench.results.tables import number, percent, seconds
 from cbbench.results.timeline import IDLE, PARTS, SHARES, Floats, Kind, Phase, thinned
 
@@ -63,7 +63,7 @@ def over_time(drawing: Drawing, height: int, **yaxis: Any) -> Json:
     }
 
 
-def slots(recorded: Recorded, panel: int, drawing: Drawing) -> Figure:
+def slots(recorded: SavedRound, panel: int, drawing: Drawing) -> Figure:
     """One row a slot, one trace a kind. Customdata: sequence, name, steps, first and last step, tokens, when, spans."""
     names = {r["index"]: escaped(name(r)) for r in recorded.requests}
     drawn = bars(recorded.spans, drawing.max_bars, set(drawing.followed))
@@ -112,7 +112,7 @@ def _spread(title: str, paint: str, places: list[tuple[int, float, float]], rows
     }  # fmt: skip
 
 
-def requests(recorded: Recorded, panel: int, drawing: Drawing) -> Figure:
+def requests(recorded: SavedRound, panel: int, drawing: Drawing) -> Figure:
     """One row a request in order of arrival. Customdata: sequence, name, seconds in the phase, when."""
     row_of = {index: row for row, index in enumerate(drawing.followed)}
     known = {r["index"]: r for r in recorded.requests if r["index"] in row_of}
@@ -140,16 +140,16 @@ def requests(recorded: Recorded, panel: int, drawing: Drawing) -> Figure:
     return Figure("requests", traces, layout, label, panel, note)
 
 
-def _end_s(recorded: Recorded) -> float:
+def _end_s(recorded: SavedRound) -> float:
     return max((ended_s(r) or 0.0 for r in recorded.requests), default=0.0)
 
 
-def reach_s(panels: list[Recorded]) -> float:
+def reach_s(panels: list[SavedRound]) -> float:
     """Where the shared time axis ends: the last step or token of any arm."""
     return max((recorded.end_s for recorded in panels), default=0.0) or 1.0
 
 
-def memory(recorded: Recorded, panel: int, drawing: Drawing, highest: float) -> Figure:
+def memory(recorded: SavedRound, panel: int, drawing: Drawing, highest: float) -> Figure:
     """Stacked token slots of the cache. A wait between steps is a gap."""
     found = recorded.memory
     times, columns = held(found.start_s, found.end_s, [found.parts[part] for part in PARTS], drawing.max_points)
@@ -163,7 +163,7 @@ def memory(recorded: Recorded, panel: int, drawing: Drawing, highest: float) -> 
     return Figure("memory", traces, layout | {"hovermode": "x unified"}, label, panel, note)
 
 
-def steps(recorded: Recorded, panel: int, drawing: Drawing, highest_ms: float) -> Figure:
+def steps(recorded: SavedRound, panel: int, drawing: Drawing, highest_ms: float) -> Figure:
     """How long each step took, in the model and around it."""
     starts, ends, model_s = (np.array([step[key] for step in recorded.steps]) for key in ("start_s", "end_s", "model_s"))
     columns = [1000 * model_s, 1000 * np.maximum(ends - starts - model_s, 0)]

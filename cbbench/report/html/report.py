@@ -18,16 +18,16 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from cbbench.atomic import replacing
 from cbbench.errors import UserError
 from cbbench.report.html import charts, over_time
 from cbbench.report.html.facts import Facts, arm_facts, run_facts
 from cbbench.report.html.over_time import Drawing, Figure
 from cbbench.report.html.requests import COLUMNS, describe, followed
 from cbbench.results import tables
-from cbbench.results.recorded import Recorded, choose
+from cbbench.results.rounds import SavedRound, choose
 from cbbench.results.store import Run
 from cbbench.results.tables import Grid, TableRow
-from cbbench.whole import replacing
 
 MAX_PANELS = 48  # arms drawn over time on a page
 SHOWN_AT_FIRST = 6  # of a group; the reader chooses others
@@ -46,7 +46,7 @@ class Group:
     runs: list[Run]
     rows: list[TableRow]
     grids: list[Grid]
-    panels: list[Recorded]
+    panels: list[SavedRound]
     names: list[str]  # of the panels
     left_out: list[str]
     facts: list[Facts]  # of each run
@@ -116,9 +116,9 @@ def _groups(runs: list[Run]) -> list[Group]:
     return groups
 
 
-def _panels(runs: list[Run], room: int) -> tuple[list[Recorded], list[str]]:
+def _panels(runs: list[Run], room: int) -> tuple[list[SavedRound], list[str]]:
     """A round of each arm while there is room, and why others are not drawn."""
-    panels: list[Recorded] = []
+    panels: list[SavedRound] = []
     left_out = []
     for run in runs:
         for arm in dict.fromkeys(arm["label"] for arm in run.info["arms"]):

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from cbbench.results.metrics import ended_s, request_latencies
-from cbbench.results.recorded import Recorded
+from cbbench.results.rounds import SavedRound
 from cbbench.results.tables import seconds
 
 COLUMNS = ("queued", "TTFT", "TPOT", "E2E", "preempted")
 Record = dict[str, Any]
 
 
-def followed(panels: list[Recorded], limit: int) -> list[int]:
+def followed(panels: list[SavedRound], limit: int) -> list[int]:
     """Sequences in order of arrival; of too many, out of each run of neighbours the one that took longest in any arm."""
     took: dict[int, float] = {}
     arrival_s: dict[int, float] = {}
@@ -43,7 +43,7 @@ def told(request: Record) -> list[str]:
     return [*values, "-" if preemptions is None else str(preemptions)]
 
 
-def describe(panels: list[Recorded], chosen: list[int]) -> list[Record]:
+def describe(panels: list[SavedRound], chosen: list[int]) -> list[Record]:
     """Per followed request its name, its lengths, and `told` of each arm in the order of `panels`."""
     by_index = [{request["index"]: request for request in recorded.requests} for recorded in panels]
     found = []

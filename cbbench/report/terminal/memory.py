@@ -7,7 +7,7 @@ from rich.text import Text
 
 from cbbench.report.terminal.columns import Columns, filled
 from cbbench.report.terminal.slots import MARGIN, axis_lines
-from cbbench.results.recorded import Recorded
+from cbbench.results.rounds import SavedRound
 from cbbench.results.tables import percent, size
 from cbbench.results.timeline import SHARES
 
@@ -17,7 +17,7 @@ ASCII = {"token states": "#", "future": "+", "internal": "-", "external": "!"}
 STYLES = {"token states": "green", "future": "yellow", "internal": "bright_red", "external": "magenta"}
 
 
-def memory_lines(recorded: Recorded, columns: Columns, encoding: str) -> list[Text]:
+def memory_lines(recorded: SavedRound, columns: Columns, encoding: str) -> list[Text]:
     """A cell shows what its middle holds, averaged over the slice. A cache far larger than what is used is cut off above."""
     found = recorded.memory
     signs = SHADES if encoding.lower().startswith("utf") else ASCII
@@ -43,7 +43,7 @@ def memory_lines(recorded: Recorded, columns: Columns, encoding: str) -> list[Te
     return [*lines, *axis_lines(columns), *map(Text, filled(said, MARGIN + columns.num))]
 
 
-def _title(recorded: Recorded, capacity: float, top: float) -> str:
+def _title(recorded: SavedRound, capacity: float, top: float) -> str:
     per_token, peak = recorded.said.get("bytes_per_token"), recorded.metrics["kv_reserved_tokens_peak"]
     in_bytes = f" ({size(capacity * per_token)})" if per_token else ""
     cut = "" if top == capacity else " (the axis ends there)"

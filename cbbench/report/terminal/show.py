@@ -17,7 +17,7 @@ from cbbench.report.terminal.columns import Columns
 from cbbench.report.terminal.memory import memory_lines
 from cbbench.report.terminal.slots import MARGIN, key_lines, request_lines, slot_lines
 from cbbench.results.metrics import pooled_latencies
-from cbbench.results.recorded import Recorded
+from cbbench.results.rounds import SavedRound
 from cbbench.results.tables import number, percent, seconds, status
 
 PIPE_WIDTH, MIN_WIDTH = 80, 60
@@ -25,7 +25,7 @@ FEWEST_COLUMNS = 4  # of a picture drawn to the scale of a slower arm, one in so
 NUM_BINS = 7
 
 
-def print_all(chosen: Sequence[Recorded]) -> None:
+def print_all(chosen: Sequence[SavedRound]) -> None:
     """Every arm on the scale of the slowest, so that a faster one is visibly shorter, and all of them in a table before."""
     if len(chosen) > 1:
         _print(_comparison(chosen, _width()))
@@ -33,7 +33,7 @@ def print_all(chosen: Sequence[Recorded]) -> None:
         print_recorded(recorded, max(each.end_s for each in chosen))
 
 
-def print_recorded(recorded: Recorded, until_s: float | None = None) -> None:
+def print_recorded(recorded: SavedRound, until_s: float | None = None) -> None:
     """Slots over time, memory over the same time, latencies. The time axis ends at `until_s`, unless the arm would be
     left with less than a quarter of it."""
     width, own_s = _width(), recorded.end_s
@@ -65,7 +65,7 @@ def _print(lines: list[Text]) -> None:
             console.print(line, soft_wrap=True)
 
 
-def _head(recorded: Recorded) -> list[Text]:
+def _head(recorded: SavedRound) -> list[Text]:
     cells = [cell for cell in recorded.run.cells if (cell.arm, cell.round) == (recorded.arm, recorded.round)]
     metrics, said = recorded.metrics, [status(cells)]
     if metrics["output_tok_per_s"]:
@@ -76,7 +76,7 @@ def _head(recorded: Recorded) -> list[Text]:
     return [Text(printable(recorded.arm), style="bold reverse"), Text(where)]
 
 
-def _comparison(chosen: Sequence[Recorded], width: int) -> list[Text]:
+def _comparison(chosen: Sequence[SavedRound], width: int) -> list[Text]:
     """Output rate, idle slots and duration of each, the duration as a bar."""
     names = [Text(printable(recorded.arm)) for recorded in chosen]
     name_width = min(max(name.cell_len for name in names), width - 48)
@@ -91,13 +91,13 @@ def _comparison(chosen: Sequence[Recorded], width: int) -> list[Text]:
     return [*lines, Text()]
 
 
-def latencies_s(recorded: Recorded) -> dict[str, list[float]]:
+def latencies_s(recorded: SavedRound) -> dict[str, list[float]]:
     """The populations behind the latency table: completed requests."""
     pooled = pooled_latencies(recorded.completed)
     return {title: values for title in ("TTFT", "TPOT", "ITL") if (values := pooled[f"{title.lower()}_s"])}
 
 
-def _latency_lines(recorded: Recorded, width: int) -> list[Text]:
+def _latency_lines(recorded: SavedRound, width: int) -> list[Text]:
     """Histograms in milliseconds, side by side."""
     found = latencies_s(recorded)
     each = width // 3 - 2

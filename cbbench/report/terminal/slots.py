@@ -12,7 +12,7 @@ from rich.text import Text
 
 from cbbench.report.printable import printable
 from cbbench.report.terminal.columns import Columns, filled
-from cbbench.results.recorded import Recorded
+from cbbench.results.rounds import SavedRound
 from cbbench.results.tables import percent
 from cbbench.results.timeline import IDLE, Kind, Phase
 
@@ -34,7 +34,7 @@ def letter(sequence: int) -> str:
     return ascii_lowercase[sequence % 26]
 
 
-def slot_lines(recorded: Recorded, columns: Columns, encoding: str) -> list[Text]:
+def slot_lines(recorded: SavedRound, columns: Columns, encoding: str) -> list[Text]:
     """Who sits in each slot, how many wait, who is preempted when, and how fast tokens come."""
     steps, rows = recorded.steps, defaultdict(list)
     for span in recorded.spans:
@@ -69,7 +69,7 @@ def _digit(num: int | None) -> str:
     return " " if not num else str(num) if num < 10 else "+"
 
 
-def _preempted_line(recorded: Recorded, columns: Columns) -> list[Text]:
+def _preempted_line(recorded: SavedRound, columns: Columns) -> list[Text]:
     marks: dict[int, set[int]] = defaultdict(set)
     for step in recorded.steps:
         for sequence in step["preempted"]:
@@ -78,7 +78,7 @@ def _preempted_line(recorded: Recorded, columns: Columns) -> list[Text]:
     return [Text(f"{'preempt':>{MARGIN - 1}} " + "".join(signs), style="bold bright_red")] if marks else []
 
 
-def _rate_line(recorded: Recorded, columns: Columns, encoding: str) -> Text:
+def _rate_line(recorded: SavedRound, columns: Columns, encoding: str) -> Text:
     """Output tokens a second, a step's spread over all of it: one long step is a hole in everybody's output."""
     start_s, end_s = recorded.memory.start_s, recorded.memory.end_s
     times = [time_s for r in recorded.requests for time_s in r["token_times_s"] or []]
@@ -93,7 +93,7 @@ def axis_lines(columns: Columns) -> list[Text]:
     return [Text(" " * MARGIN + line, style="dim") for line in columns.axis()]
 
 
-def _legend(recorded: Recorded, width: int) -> list[Text]:
+def _legend(recorded: SavedRound, width: int) -> list[Text]:
     """Shares of all slots in all steps, as in the tables: a step counts once, however long it takes."""
     num_steps: Counter[Kind] = Counter()
     for span in recorded.spans:
@@ -106,7 +106,7 @@ def _legend(recorded: Recorded, width: int) -> list[Text]:
     return [*map(Text, filled(said, width)), Text(f"slots idle {idle}; shares are of slots times steps, as in the tables", style="dim")]
 
 
-def request_lines(recorded: Recorded, columns: Columns) -> list[Text]:
+def request_lines(recorded: SavedRound, columns: Columns) -> list[Text]:
     """For a system that keeps no step records: each request's way."""
     ways: dict[int, list[tuple[float, float, tuple[str, str]]]] = defaultdict(list)
     for stay in recorded.stays:
@@ -128,7 +128,7 @@ def request_lines(recorded: Recorded, columns: Columns) -> list[Text]:
     return [*lines, *axis_lines(columns), *map(Text, filled(signs, MARGIN + columns.num))]
 
 
-def key_lines(recorded: Recorded, width: int) -> list[Text]:
+def key_lines(recorded: SavedRound, width: int) -> list[Text]:
     """Which letter is which request; of very many only those that were preempted."""
     named = [r for r in recorded.requests if len(recorded.requests) <= len(ascii_lowercase) or r["num_preemptions"]][:MAX_LINES]
     cells = [Text(_about(r), style=_colour(r["index"])) for r in named]

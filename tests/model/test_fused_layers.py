@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from cbbench.model import fused
-from cbbench.model.fused import GatedUnit, OneNorm, Packed, Part, SharedProduct, fuse
+from cbbench.model import fused_layers
+from cbbench.model.fused_layers import FusedRMSNorm, GatedMLP, PackedLinear, SharedProduct, SharedProjection, fuse
 from tests.support.engines import CONFIGS, as_it_comes, requests, tiny
 
 INPUT = torch.randn(2, 5, 12, generator=torch.Generator().manual_seed(1))
@@ -40,7 +40,9 @@ def test_fused_and_packed_projections_give_what_the_linear_layers_gave(bias: boo
         counts = fuse(layer)
         after = layer(INPUT)
     assert (counts["fused"], counts["products"], counts["packed"]) == (5, 2, 3)
-    assert all(isinstance(project, Part) for project in (layer.q_proj, layer.up_proj)) and isinstance(layer.o_proj, Packed)
+    assert all(isinstance(project, SharedProjection) for project in (layer.q_proj, layer.up_proj)) and isinstance(
+        layer.o_proj, PackedLinear
+    )
     for a, b in zip(before, after, strict=True):
         torch.testing.assert_close(b, a, rtol=1e-5, atol=1e-6)
 
@@ -55,7 +57,7 @@ def test_half_precision_is_fused_and_not_packed() -> None:
 
 
 def test_where_our_product_cannot_run_it_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused, "kernels_take", lambda weight: False)
+    monkeypatch.setattr(fused_layers, "kernels_take", lambda weight: False)
     layer = Layer()
     assert fuse(layer)["packed"] == 0 and type(layer.o_proj) is nn.Linear
     torch.testing.assert_close(layer(INPUT)[1], Layer()(INPUT)[1])
@@ -113,9 +115,9 @@ def bounded(x: torch.Tensor) -> torch.Tensor:
 
 def test_a_gated_unit_is_replaced_only_where_it_computes_the_same() -> None:
     silu = MLP(nn.functional.silu)
-    unit = GatedUnit.of(silu)
-    assert unit is not None and all(GatedUnit.of(MLP(act)) is None for act in (nn.functional.gelu, torch.relu, bounded))
-    assert GatedUnit.of(MLP(nn.functional.silu).bfloat16()) is None and GatedUnit.of(nn.Linear(12, 12)) is None
+    unit = GatedMLP.of(silu)
+    assert unit is not None and all(GatedMLP.of(MLP(act)) is None for act in (nn.functional.gelu, torch.relu, bounded))
+    assert GatedMLP.of(MLP(nn.functional.silu).bfloat16()) is None and GatedMLP.of(nn.Linear(12, 12)) is None
     with torch.inference_mode():
         torch.testing.assert_close(unit(INPUT), silu(INPUT), rtol=1e-5, atol=1e-6)
 
@@ -126,13 +128,13 @@ class Routed(MLP):
 
 
 def test_a_gated_unit_that_asks_for_more_stays() -> None:
-    assert GatedUnit.of(Routed(nn.functional.silu)) is None
+    assert GatedMLP.of(Routed(nn.functional.silu)) is None
 
 
 def test_a_norm_is_replaced_only_where_it_computes_the_same() -> None:
     weight = torch.rand(12)
-    same = OneNorm.of(PlusOneRMSNorm(weight, 0.0))
-    assert same is not None and OneNorm.of(PlusOneRMSNorm(weight, 1.0)) is None and OneNorm.of(nn.LayerNorm(12)) is None
+    same = FusedRMSNorm.of(PlusOneRMSNorm(weight, 0.0))
+    assert same is not None and FusedRMSNorm.of(PlusOneRMSNorm(weight, 1.0)) is None and FusedRMSNorm.of(nn.LayerNorm(12)) is None
     torch.testing.assert_close(same(INPUT), PlusOneRMSNorm(weight, 0.0)(INPUT), rtol=1e-5, atol=1e-6)
 
 

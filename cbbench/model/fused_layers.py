@@ -34,7 +34,7 @@ def fuse(model: nn.Module) -> dict[str, int]:
     counts = {"gated": 0, "fused": 0, "products": 0, "packed": 0, "norms": 0}
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
-            if (unit := GatedUnit.of(child)) is not None:
+            if (unit := GatedMLP.of(child)) is not None:
                 setattr(module, name, unit)
                 counts["gated"] += 1
     for module in list(model.modules()):
@@ -43,16 +43,16 @@ def fuse(model: nn.Module) -> dict[str, int]:
             if all(type(part) is nn.Linear for part in parts) and len({part.in_features for part in parts}) == 1:  # type: ignore[union-attr]
                 shared = SharedProduct(parts)  # type: ignore[arg-type]
                 for index, name in enumerate(names):
-                    setattr(module, name, Part(shared, index))
+                    setattr(module, name, SharedProjection(shared, index))
                 counts["fused"] += len(parts)
                 counts["products"] += 1
                 counts["packed"] += isinstance(shared.run, Panels)
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if type(child) is nn.Linear and kernels_take(child.weight):
-                setattr(module, name, Packed(child))
+                setattr(module, name, PackedLinear(child))
                 counts["packed"] += 1
-            elif (norm := OneNorm.of(child)) is not None:
+            elif (norm := FusedRMSNorm.of(child)) is not None:
                 setattr(module, name, norm)
                 counts["norms"] += 1
     return counts
@@ -70,7 +70,7 @@ def product(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
     return lambda x: nn.functional.linear(x, weight, bias)
 
 
-class Packed(nn.Module):
+class PackedLinear(nn.Module):
     """A linear layer with its weights packed."""
 
     def __init__(self, linear: nn.Linear) -> None:
@@ -103,7 +103,7 @@ def same_values(found: Any, expected: Any) -> bool:
     return bool(((found - expected).abs().amax(-1) <= near * expected.abs().amax(-1)).all())
 
 
-class GatedUnit(nn.Module):
+class GatedMLP(nn.Module):
     """The three projections of a layer and the gate between them, as one."""
 
     def __init__(self, module: Any) -> None:
@@ -111,7 +111,7 @@ class GatedUnit(nn.Module):
         self.run = GatedPanels(module.gate_proj, module.up_proj, module.down_proj)
 
     @classmethod
-    def of(cls, module: nn.Module) -> GatedUnit | None:
+    def of(cls, module: nn.Module) -> GatedMLP | None:
         """The same as a module of that form; None for another, or with another gate than SiLU."""
         gate, up, down = (getattr(module, name, None) for name in ("gate_proj", "up_proj", "down_proj"))
         if not all(type(part) is nn.Linear and kernels_take(part.weight) for part in (gate, up, down)):
@@ -125,7 +125,7 @@ class GatedUnit(nn.Module):
         return self.run(x)
 
 
-class OneNorm(nn.Module):
+class FusedRMSNorm(nn.Module):
     """An RMSNorm as one operation (Zhang and Sennrich, 2019)."""
 
     def __init__(self, weight: torch.Tensor, eps: float) -> None:
@@ -134,7 +134,7 @@ class OneNorm(nn.Module):
         self.variance_epsilon = eps
 
     @classmethod
-    def of(cls, module: nn.Module) -> OneNorm | None:
+    def of(cls, module: nn.Module) -> FusedRMSNorm | None:
         """The same as a module that is called an RMSNorm; None where it computes something else (Gemma's 1 + w)."""
         weight, eps = getattr(module, "weight", None), getattr(module, "variance_epsilon", None)
         if not type(module).__name__.endswith("RMSNorm") or not isinstance(weight, torch.Tensor) or not isinstance(eps, float):
@@ -178,7 +178,7 @@ def _bias(parts: list[nn.Linear]) -> torch.Tensor | None:
     return torch.cat(zeros)
 
 
-class Part(nn.Module):
+class SharedProjection(nn.Module):
     """One projection of a shared product."""
 
     def __init__(self, shared: SharedProduct, index: int) -> None:

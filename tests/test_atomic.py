@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cbbench.whole import filled_once, replacing
+from cbbench.atomic import filled_once, replacing
 
 
 def test_a_file_takes_its_place_when_it_is_whole_and_leaves_nothing_behind(tmp_path: Path) -> None:

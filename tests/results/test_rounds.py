@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cbbench.results.recorded import choose
+from cbbench.results.rounds import choose
 from cbbench.results.store import Run, read_run
 from tests.support.commands import command, refusal, run_folder, write_workload
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from cbbench.compare.arms import Rules, compare_with_baseline, compare_within, without_baseline
 from cbbench.compare.baselines import Baseline, arm_work, of_run, work_difference
 from cbbench.compare.verdicts import Verdict
-from cbbench.compare.within import Rules, compare_with_baseline, compare_within, without_baseline
-from cbbench.results.judged import EXACT, METRICS_VERSION, TIMED
+from cbbench.results.compared_metrics import EXACT, METRICS_VERSION, TIMED
 from cbbench.results.store import Cell, Run
 from tests.support.commands import refusal
 

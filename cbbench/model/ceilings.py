@@ -11,9 +11,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from cbbench.atomic import replacing
 from cbbench.clock import RealClock
 from cbbench.folders import cache_dir
-from cbbench.whole import replacing
 
 ROUNDS = 20  # some seconds: a machine that is shared, or that has just begun, is often slow for a quarter of one
 
@@ -38,7 +38,7 @@ def measure(fingerprint: dict[str, Any], device: str) -> dict[str, float]:
     A ceiling is the best ever seen: a rate taken while the machine was busy does not replace a higher one."""
     import torch
 
-    from cbbench.model.fused import product
+    from cbbench.model.fused_layers import product
 
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
     big = torch.ones(1 << 27, dtype=torch.float32, device=device)

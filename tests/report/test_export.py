@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from pandas.testing import assert_frame_equal
 
-from cbbench.report.exporting import SCHEMAS, export, frames
-from cbbench.results.recorded import Recorded, choose
+from cbbench.report.export import SCHEMAS, export, frames
+from cbbench.results.rounds import SavedRound, choose
 from cbbench.results.store import Run, read_run
 from cbbench.results.timeline import IDLE
 from tests.support.commands import command, refusal
@@ -19,16 +19,16 @@ from tests.support.places import RECORDS
 
 
 @pytest.fixture(scope="module")
-def chosen() -> list[Recorded]:
+def chosen() -> list[SavedRound]:
     return choose(read_run(RECORDS / "tutorial"))[:3]
 
 
 @pytest.fixture(scope="module")
-def preempted() -> Recorded:
+def preempted() -> SavedRound:
     return choose(read_run(RECORDS / "preemption"))[0]
 
 
-def strange() -> Recorded:
+def strange() -> SavedRound:
     """A peer that tells no times of tokens, and ids as no sane person writes them."""
     base = {"state": "finished", "reason": "length", "prompt_tokens": 3, "max_new_tokens": 2, "submitted_s": None, "arrival_s": 0.5}
     base |= {"num_preemptions": None, "recomputed_tokens": None, "output_ids": [4, 5]}
@@ -38,7 +38,7 @@ def strange() -> Recorded:
         base | {"id": "\ud800", "index": 2, "first_scheduled_s": None, "token_times_s": None, "state": "failed", "output_ids": []},
     ]
     info: dict[str, Any] = {"workload": {"name": "w"}, "model": {"name": "m", "digest": None}}
-    return Recorded(Run(Path("run"), info, [], []), "peer", 1, {"metrics": {}, "peer": "peer"}, [], requests)
+    return SavedRound(Run(Path("run"), info, [], []), "peer", 1, {"metrics": {}, "peer": "peer"}, [], requests)
 
 
 def read_back(path: Path) -> pd.DataFrame:
@@ -50,7 +50,9 @@ def read_back(path: Path) -> pd.DataFrame:
 
 @pytest.mark.parametrize("format", ["parquet", "csv"])
 @pytest.mark.parametrize("who", ["arms", "preempted", "peer"])
-def test_tables_come_back_as_they_were_written(format: str, who: str, chosen: list[Recorded], preempted: Recorded, tmp_path: Path) -> None:
+def test_tables_come_back_as_they_were_written(
+    format: str, who: str, chosen: list[SavedRound], preempted: SavedRound, tmp_path: Path
+) -> None:
     these = {"arms": chosen, "preempted": [preempted], "peer": [strange(), preempted]}[who]
     written = export(these, format, tmp_path / "tables")
     assert [path.name for path in written] == [f"{name}.{format}" for name in ("steps", "slots", "kv", "requests", "tokens")]
@@ -61,7 +63,7 @@ def test_tables_come_back_as_they_were_written(format: str, who: str, chosen: li
     assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == sorted(path.name for path in written), "nothing half written"
 
 
-def test_the_tables_agree_with_the_metrics(preempted: Recorded) -> None:
+def test_the_tables_agree_with_the_metrics(preempted: SavedRound) -> None:
     made, metrics = frames([preempted]), preempted.metrics
     steps, slots, kv, requests, tokens = (made[name] for name in ("steps", "slots", "kv", "requests", "tokens"))
     assert len(steps) == len(kv) == metrics["steps"]
@@ -133,7 +135,7 @@ def test_nothing_that_an_export_did_not_write_is_overwritten(tmp_path: Path) -> 
         (folder / name).unlink()
 
 
-def test_a_place_that_cannot_be_is_a_mistake_in_one_line(tmp_path: Path, preempted: Recorded) -> None:
+def test_a_place_that_cannot_be_is_a_mistake_in_one_line(tmp_path: Path, preempted: SavedRound) -> None:
     file = tmp_path / "file"
     file.write_text("")
     nowhere = tmp_path / "nowhere"
@@ -146,11 +148,13 @@ def test_a_place_that_cannot_be_is_a_mistake_in_one_line(tmp_path: Path, preempt
     assert command("export", RECORDS / "preemption", "--format", "xlsx", "-o", tmp_path / "x").code == 2
 
 
-def test_a_file_that_breaks_on_the_way_leaves_what_was_there(tmp_path: Path, preempted: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_breaks_on_the_way_leaves_what_was_there(
+    tmp_path: Path, preempted: SavedRound, monkeypatch: pytest.MonkeyPatch
+) -> None:
     export([preempted], "perfetto", tmp_path / "t.json")
     whole = (tmp_path / "t.json").read_bytes()
 
-    def breaking(chosen: list[Recorded]) -> Any:
+    def breaking(chosen: list[SavedRound]) -> Any:
         yield "half"
         raise OSError(28, "No space left on device")
 

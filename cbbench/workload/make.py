@@ -16,7 +16,7 @@ from cbbench.workload.distributions import Distribution, Lengths
 from cbbench.workload.prompts import PromptRecipe
 from cbbench.workload.rows import RequestRow
 from cbbench.workload.sharing import TAIL, PrefixTree
-from cbbench.workload.writing import update_yaml, write_rows
+from cbbench.workload.writer import update_yaml, write_rows
 
 
 @dataclass(frozen=True)

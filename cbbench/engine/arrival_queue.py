@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from cbbench.request import Sequence
 
 
-class Due:
-    """Sequences that have not arrived. Due times are absolute: what comes late is not moved, its lateness is measured."""
+class ArrivalQueue:
+    """Sequences that have not arrived. ArrivalQueue times are absolute: what comes late is not moved, its lateness is measured."""
 
     def __init__(self, sequences: list[Sequence]) -> None:
         self._timed: list[tuple[float, int, Sequence]] = []  # a heap: when, order of submission

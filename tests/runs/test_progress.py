@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from cbbench.engine.record import StepRecord
-from cbbench.runs import live
-from cbbench.runs.live import Live
+from cbbench.runs import progress
+from cbbench.runs.progress import LiveProgress
 
 METRICS: dict[str, Any] = {
     "exact_wrong": 0, "exact_ties": 0, "requests_refused": 0, "requests_completed": 3, "requests_failed": 0, "requests_cancelled": 0,
@@ -25,13 +25,13 @@ def step(number: int, live_rows: int, reserved: int, free: int) -> StepRecord:
     )
 
 
-def watched(is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> tuple[Live, io.StringIO]:
+def watched(is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> tuple[LiveProgress, io.StringIO]:
     """A view that draws every step, and what it draws on."""
-    monkeypatch.setattr(live, "REFRESH_S", 0.0)
+    monkeypatch.setattr(progress, "REFRESH_S", 0.0)
     drawn = io.StringIO()
     made = Console(file=drawn, force_terminal=is_terminal, width=160, highlight=False, color_system=None, legacy_windows=False)
-    monkeypatch.setattr(live, "Console", lambda **_: made)
-    return Live(), drawn
+    monkeypatch.setattr(progress, "Console", lambda **_: made)
+    return LiveProgress(), drawn
 
 
 def test_a_terminal_shows_rate_slots_queue_memory_and_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +65,7 @@ def test_a_pipe_gets_one_line_an_arm_and_round(monkeypatch: pytest.MonkeyPatch, 
 
 def test_steps_between_two_refreshes_are_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     view, drawn = watched(True, monkeypatch)
-    monkeypatch.setattr(live, "REFRESH_S", 3600.0)
+    monkeypatch.setattr(progress, "REFRESH_S", 3600.0)
     with view:
         view.run_started(1, 100)
         view.cell_started("a", 1)

@@ -10,8 +10,8 @@ import torch
 from transformers.models.llama import modeling_llama
 
 from cbbench.attention.base import ForwardPass
-from cbbench.model import seam
-from cbbench.model.layers import ShortLayer
+from cbbench.model import attention_interface
+from cbbench.model.decoder_layers import FusedDecoderLayer
 from cbbench.model.model import Model
 from cbbench.plan import Row
 from cbbench.request import Request
@@ -23,7 +23,7 @@ SHORT = ["llama", "qwen2", "qwen3", "mistral"]
 @pytest.mark.parametrize("architecture", CONFIGS)
 def test_layers_of_the_llama_form_are_replaced(architecture: str) -> None:
     model = tiny(architecture)
-    replaced = [module for module in model.hf.modules() if isinstance(module, ShortLayer)]
+    replaced = [module for module in model.hf.modules() if isinstance(module, FusedDecoderLayer)]
     assert model.prepared is not None
     assert len(replaced) == model.prepared["layers"] == (2 if architecture in SHORT else 0)
 
@@ -90,8 +90,8 @@ def test_a_layer_that_computes_something_else_stays(change: Callable[..., None],
     model = tiny()
     layer = model.hf.model.layers[0].layer
     change(layer, monkeypatch)
-    with seam.serving(model.hf), torch.inference_mode():
-        assert (ShortLayer.of(layer) is None) == (change is not nothing)
+    with attention_interface.serving(model.hf), torch.inference_mode():
+        assert (FusedDecoderLayer.of(layer) is None) == (change is not nothing)
 
 
 def logits_of(model: Model, made: list[Request], *arm: str, **limits: Any) -> dict[tuple[str, int], torch.Tensor]:
@@ -103,7 +103,7 @@ def logits_of(model: Model, made: list[Request], *arm: str, **limits: Any) -> di
         rows[:] = [row for row in forward_pass.rows if row.samples]
         return Model.forward(model, forward_pass, *rest)
 
-    def greedy(ids: torch.Tensor, positions: torch.Tensor, keep: torch.Tensor, step: seam.Step) -> torch.Tensor:
+    def greedy(ids: torch.Tensor, positions: torch.Tensor, keep: torch.Tensor, step: attention_interface.Step) -> torch.Tensor:
         logits = model.hf(input_ids=ids, position_ids=positions, use_cache=False, logits_to_keep=keep, cbbench=step).logits
         found.update({(row.sequence.request.id, row.stop): line.clone() for row, line in zip(rows, logits[0], strict=True)})
         return logits.argmax(-1)

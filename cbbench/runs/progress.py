@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 REFRESH_S = 0.5
 
 
-class Live:
+class LiveProgress:
     """Usable as the runner's Progress."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Live:
         self.clock = RealClock()
         self.drawn_s = 0.0
 
-    def __enter__(self) -> Live:
+    def __enter__(self) -> LiveProgress:
         self.bars.start()
         return self
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
+from cbbench.atomic import replacing
 from cbbench.errors import UserError
-from cbbench.whole import replacing
 from cbbench.workload.rows import RequestRow
 from cbbench.workload.yaml_source import read_yaml
 

@@ -18,7 +18,7 @@ CACHE_ARMS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-class Lying:
+class FilledCache:
     """A poisoned cache, its sequences, and beside it what was written: `keys[index][layer]`, [tokens, K, D]."""
 
     def __init__(self, kv: str, options: dict[str, Any], spec: KVSpec, budget: int = 1024, seed: int = 0) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cbbench.workload.profile import arrivals, lengths, profile
+from cbbench.workload.statistics import arrivals, lengths, profile
 
 law = settings(max_examples=200, deadline=None, derandomize=True)
 NOTHING = {"span_s": None, "rate_per_s": None, "gap_cv": None, "dispersion_1s": None, "max_in_1s": None}

@@ -15,23 +15,23 @@ from cbbench.attention.base import LayerCall
 from cbbench.kernels.compiling import rows_of
 from cbbench.kernels.layer import after, before
 from cbbench.kernels.products import Panels
-from cbbench.model import seam
-from cbbench.model.fused import QKV, GatedUnit, OneNorm, Packed, Part, kernels_take, same_values
+from cbbench.model import attention_interface
+from cbbench.model.fused_layers import QKV, FusedRMSNorm, GatedMLP, PackedLinear, SharedProjection, kernels_take, same_values
 
 
-def shorten(hf: Any) -> int:
+def fuse_decoder_layers(hf: Any) -> int:
     """Replaces layers of a Hugging Face model in place, where what replaces them computes the same; returns how many. After `fuse`."""
     count = 0
-    with seam.serving(hf), torch.inference_mode():
+    with attention_interface.serving(hf), torch.inference_mode():
         for module in list(hf.modules()):
             for name, child in list(module.named_children()):
-                if (short := ShortLayer.of(child)) is not None:
+                if (short := FusedDecoderLayer.of(child)) is not None:
                     setattr(module, name, short)
                     count += 1
     return count
 
 
-class ShortLayer(nn.Module):
+class FusedDecoderLayer(nn.Module):
     """A decoder layer and the short way through it."""
 
     def __init__(self, layer: Any, call: LayerCall) -> None:
@@ -48,7 +48,7 @@ class ShortLayer(nn.Module):
         self.after = (o.weight, o.bias, second, eps, unit.gate_up, unit.gate_up_bias, unit.down, unit.down_bias)
 
     @classmethod
-    def of(cls, layer: Any) -> ShortLayer | None:
+    def of(cls, layer: Any) -> FusedDecoderLayer | None:
         """None for a module that is no decoder layer, or one that computes something else."""
         if not _has_the_form(layer):
             return None
@@ -91,10 +91,10 @@ def _has_the_form(layer: Any) -> bool:
     norms: list[Any] = [getattr(layer, name, None) for name in ("input_layernorm", "post_attention_layernorm")]
     head_norms = _head_norms(attention)
     return (
-        all(isinstance(part := getattr(attention, name, None), Part) and isinstance(part.shared.run, Panels) for name in QKV)
-        and isinstance(getattr(attention, "o_proj", None), Packed)
-        and isinstance(getattr(layer, "mlp", None), GatedUnit)
-        and all(isinstance(norm, OneNorm) and kernels_take(norm.weight) for norm in norms + head_norms)
+        all(isinstance(part := getattr(attention, name, None), SharedProjection) and isinstance(part.shared.run, Panels) for name in QKV)
+        and isinstance(getattr(attention, "o_proj", None), PackedLinear)
+        and isinstance(getattr(layer, "mlp", None), GatedMLP)
+        and all(isinstance(norm, FusedRMSNorm) and kernels_take(norm.weight) for norm in norms + head_norms)
         and len({norm.variance_epsilon for norm in norms + head_norms}) == 1
         and len(head_norms) in (0, 2)
         and all(len(norm.weight) == attention.head_dim for norm in head_norms)

@@ -75,10 +75,11 @@ def forget_on_release(engine: Engine) -> list[int]:
     def forget(sequence: Sequence) -> None:
         written = cache.written[sequence.index]
         view = cache.view([Row(sequence, written, 0)])
-        slots = [int(view.slot_table[0, p // view.block_size]) + p % view.block_size for p in range(written)]
+        table = view.entries
+        entries = [int(table.first_RM[0, p // table.run]) + p % table.run for p in range(written)]
         release(sequence)
-        cache.pool.keys[:, slots] = torch.nan
-        cache.pool.values[:, slots] = torch.nan
+        cache.pool.keys[:, entries] = torch.nan
+        cache.pool.values[:, entries] = torch.nan
         forgotten.append(sequence.index)
 
     cache.release = forget

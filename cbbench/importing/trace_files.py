@@ -24,7 +24,7 @@ def files_of(paths: list[Path], suffixes: tuple[str, ...]) -> Iterator[Path]:
         yield from inside
 
 
-class Hashed(io.RawIOBase):
+class HashedFile(io.RawIOBase):
     """A file that knows what was read of it."""
 
     def __init__(self, path: Path) -> None:
@@ -56,9 +56,9 @@ class Hashed(io.RawIOBase):
         super().close()
 
 
-def opened(path: Path) -> tuple[BinaryIO, Hashed]:
+def opened(path: Path) -> tuple[BinaryIO, HashedFile]:
     try:
-        raw = Hashed(path)
+        raw = HashedFile(path)
     except OSError as error:
         raise UserError(f"{path}: {'no such file' if isinstance(error, FileNotFoundError) else error.strerror}") from error
     buffered = io.BufferedReader(raw, 1 << 18)

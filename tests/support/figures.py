@@ -14,10 +14,10 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
 from cbbench.engine.loop import Engine
-from cbbench.results.recorded import Recorded, choose
+from cbbench.results.rounds import SavedRound, choose
 from cbbench.results.store import Run, read_run
-from tests.support.metering import metrics
 from tests.support.places import RECORDS
+from tests.support.virtual_runs import metrics
 
 ARMS = ["static+padded+preallocated", "continuous+varlen+paged"]
 
@@ -44,18 +44,18 @@ def rounded(values: Any) -> Any:
     return [rounded(value) for value in values] if isinstance(values, list) else round(float(values), 6)
 
 
-def recorded(name: str, *arms: str) -> list[Recorded]:
+def recorded(name: str, *arms: str) -> list[SavedRound]:
     return choose(read_run(RECORDS / name), arms)
 
 
-def engine_recorded(engine: Engine) -> Recorded:
+def engine_recorded(engine: Engine) -> SavedRound:
     """A run of the virtual clock, as if read from disk."""
     steps, requests = (json.loads(json.dumps(lines)) for lines in (engine.record().step_lines(), engine.record().request_lines()))
     info = {"workload": {"name": "w", "digest": "0"}, "model": {"name": "none", "dtype": "float32", "digest": None}}
-    return Recorded(Run(Path("w"), info, [], []), "a+b+c", 1, {"metrics": metrics(engine), "bytes_per_token": None}, steps, requests)
+    return SavedRound(Run(Path("w"), info, [], []), "a+b+c", 1, {"metrics": metrics(engine), "bytes_per_token": None}, steps, requests)
 
 
-def as_peer(found: Recorded, name: str = "hf-generate") -> Recorded:
+def as_peer(found: SavedRound, name: str = "hf-generate") -> SavedRound:
     """The same requests as another system tells of them: no steps, no first scheduling, no times of tokens."""
     lines = [{**r, "ended_s": r["token_times_s"][-1], "first_scheduled_s": None, "token_times_s": None} for r in found.requests]
     nothing = dict.fromkeys(found.metrics) | {"output_tok_per_s": 3.0}

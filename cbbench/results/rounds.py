@@ -14,7 +14,7 @@ from cbbench.results.store import Cell, Run, read_records
 
 
 @dataclass
-class Recorded:
+class SavedRound:
     """A whole round of an arm. Peers keep no step records: their `steps` are empty."""
 
     run: Run
@@ -56,7 +56,7 @@ class Recorded:
         return timeline.memory(self.steps, self.requests)
 
 
-def choose(run: Run, arms: Sequence[str] = (), round_number: int | None = None) -> list[Recorded]:
+def choose(run: Run, arms: Sequence[str] = (), round_number: int | None = None) -> list[SavedRound]:
     """A round of every arm, or of those named: the round asked for, else the one in the middle by output tokens a second
     (the earlier of two). An arm without a whole round is left out. Raises UserError: an unknown arm, nothing left."""
     known = [arm["label"] for arm in run.info["arms"]]
@@ -79,9 +79,9 @@ def _middle(cells: list[Cell]) -> Cell:
     return by_speed[(len(by_speed) - 1) // 2]
 
 
-def _read(run: Run, cell: Cell) -> Recorded:
+def _read(run: Run, cell: Cell) -> SavedRound:
     try:
         said, steps, requests = read_records(run.path / cell.arm / str(cell.round))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{run.path / cell.arm / str(cell.round)}: damaged ({type(error).__name__}: {error})") from error
-    return Recorded(run, cell.arm, cell.round, {**said, "metrics": cell.metrics}, steps, requests)
+    return SavedRound(run, cell.arm, cell.round, {**said, "metrics": cell.metrics}, steps, requests)

@@ -11,12 +11,12 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 
+from cbbench.atomic import replacing
 from cbbench.errors import UserError
 from cbbench.report import perfetto
 from cbbench.report.printable import printable
 from cbbench.results.metrics import only_decodes, request_latencies
-from cbbench.results.recorded import Recorded
-from cbbench.whole import replacing
+from cbbench.results.rounds import SavedRound
 
 # fmt: off
 WHOSE = {"arm": "string", "round": "Int64"}
@@ -42,7 +42,7 @@ SCHEMAS: dict[str, dict[str, str]] = {
 # fmt: on
 
 
-def export(chosen: list[Recorded], format: str, out: Path | None) -> list[Path]:
+def export(chosen: list[SavedRound], format: str, out: Path | None) -> list[Path]:
     """Writes trace.json, or one file a table, and says where. Only what an export wrote is overwritten. Raises UserError."""
     try:
         return [_write_trace(chosen, out)] if format == "perfetto" else _write_tables(chosen, format, out)
@@ -50,7 +50,7 @@ def export(chosen: list[Recorded], format: str, out: Path | None) -> list[Path]:
         raise UserError(f"-o {error.filename or out}: cannot be written ({error.strerror})") from error
 
 
-def _write_trace(chosen: list[Recorded], out: Path | None) -> Path:
+def _write_trace(chosen: list[SavedRound], out: Path | None) -> Path:
     path = out or chosen[0].run.path / "trace.json"
     if path.suffix != ".json":
         raise UserError(f"-o {path}: should end in .json")
@@ -61,7 +61,7 @@ def _write_trace(chosen: list[Recorded], out: Path | None) -> Path:
     return path
 
 
-def _write_tables(chosen: list[Recorded], format: str, out: Path | None) -> list[Path]:
+def _write_tables(chosen: list[SavedRound], format: str, out: Path | None) -> list[Path]:
     folder = out or chosen[0].run.path / "tables"
     if folder.exists() and not folder.is_dir():
         raise UserError(f"-o {folder}: should be a folder")
@@ -98,9 +98,9 @@ def _first_line(path: Path) -> str:
         return file.readline(1000)
 
 
-def frames(chosen: list[Recorded]) -> dict[str, pd.DataFrame]:
+def frames(chosen: list[SavedRound]) -> dict[str, pd.DataFrame]:
     """The tables of SCHEMAS. Seconds count from the start of a run; what does not exist is missing, never 0."""
-    makers: dict[str, Callable[[Recorded], Iterable[dict[str, Any]]]] = {
+    makers: dict[str, Callable[[SavedRound], Iterable[dict[str, Any]]]] = {
         "steps": _steps, "slots": _slots, "kv": _kv, "requests": _requests, "tokens": _tokens
     }  # fmt: skip
     found = {}
@@ -111,7 +111,7 @@ def frames(chosen: list[Recorded]) -> dict[str, pd.DataFrame]:
     return found
 
 
-def _steps(recorded: Recorded) -> Iterator[dict[str, Any]]:
+def _steps(recorded: SavedRound) -> Iterator[dict[str, Any]]:
     same = ("step", "start_s", "end_s", "model_s", "slots", "live", "held", "waiting", "copied_bytes")
     for step in recorded.steps:
         yield {key: step[key] for key in same} | {
@@ -120,7 +120,7 @@ def _steps(recorded: Recorded) -> Iterator[dict[str, Any]]:
         }  # fmt: skip
 
 
-def _slots(recorded: Recorded) -> Iterator[dict[str, Any]]:
+def _slots(recorded: SavedRound) -> Iterator[dict[str, Any]]:
     ids: dict[int | None, str] = dict(perfetto.names(recorded).items())
     for span in recorded.spans:
         yield {
@@ -130,14 +130,14 @@ def _slots(recorded: Recorded) -> Iterator[dict[str, Any]]:
         }  # fmt: skip
 
 
-def _kv(recorded: Recorded) -> Iterator[dict[str, Any]]:
+def _kv(recorded: SavedRound) -> Iterator[dict[str, Any]]:
     parts = dict(zip(("used_tokens", "future_tokens", "internal_tokens", "external_tokens", "free_tokens"), recorded.memory.parts.values(),
                      strict=True))  # fmt: skip
     for i, step in enumerate(recorded.steps):
         yield {key: step[key] for key in ("step", "start_s", "end_s")} | {name: int(values[i]) for name, values in parts.items()}
 
 
-def _requests(recorded: Recorded) -> Iterator[dict[str, Any]]:
+def _requests(recorded: SavedRound) -> Iterator[dict[str, Any]]:
     """Latencies of every request that has them; the tables' population is those with state finished."""
     same = ("state", "prompt_tokens", "max_new_tokens", "arrival_s", "submitted_s", "first_scheduled_s", "num_preemptions",
             "recomputed_tokens")  # fmt: skip
@@ -150,7 +150,7 @@ def _requests(recorded: Recorded) -> Iterator[dict[str, Any]]:
         }  # fmt: skip
 
 
-def _tokens(recorded: Recorded) -> Iterator[dict[str, Any]]:
+def _tokens(recorded: SavedRound) -> Iterator[dict[str, Any]]:
     """Position 0 is the first output token; `itl_s` is the gap since the one before."""
     for r in recorded.requests:
         times = r["token_times_s"] or [None] * len(r["output_ids"])

@@ -11,7 +11,7 @@ from typing import Any
 from cbbench.compare.baselines import Baseline, arm_work, difference, work_difference
 from cbbench.compare.verdicts import Outcome, Subject, Values, Verdict, judge_exact, judge_history, judge_paired
 from cbbench.errors import UserError
-from cbbench.results.judged import DEFAULT_MARGIN, EXACT, METRICS, TIMED, Metric
+from cbbench.results.compared_metrics import DEFAULT_MARGIN, EXACT, METRICS, TIMED, Metric
 from cbbench.results.store import Cell, Run
 
 

@@ -12,7 +12,7 @@ from cbbench.workload.rows import Vocabulary, as_text
 
 
 @dataclass
-class Texts:
+class TextPrompts:
     """Fills `prompt_ids`, `prompt_tokens` and `output_tokens` of rows in file order.
 
     A turn that continues another is fed that turn's prompt, its answer and then its own text. Where the file has no
@@ -74,7 +74,7 @@ class Texts:
 
 
 @dataclass
-class Spans:
+class TurnLengths:
     """Turns of lengths alone that continue another: its prompt, its answer, then what is new. Only the whole blocks of
     the turn before stay shared, as in a cache of such blocks."""
 

@@ -1,4 +1,4 @@
-"""The seam between a Hugging Face model and our attention: one function registered twice, the step passed as a keyword.
+"""The seam between a Hugging Face model and our attention: one registered function, the step passed as a keyword.
 
 transformers hands extra keyword arguments of a forward call down to the attention function, with queries, keys and
 values after RoPE. Architectures that never call the function would generate without our cache in silence, so every
@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from transformers import AttentionInterface, PreTrainedModel
-from transformers.masking_utils import AttentionMaskInterface
 
 from cbbench.attention.base import Attention, ForwardPass, LayerCall
 from cbbench.errors import UserError
@@ -36,12 +35,7 @@ def _attention(
     return cbbench.attend(call, query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), unserved), None
 
 
-def _no_mask(*_: Any, **__: Any) -> None:
-    """Our attention makes its own masks from lengths; registered, or transformers would build one."""
-
-
-AttentionInterface.register(NAME, _attention)
-AttentionMaskInterface.register(NAME, _no_mask)
+AttentionInterface.register(NAME, _attention)  # and no mask function: transformers then builds no mask; ours come from lengths
 
 
 @contextmanager
