@@ -1,6 +1,6 @@
 """Name -> strategy class. Knows nothing else: no list to edit, a file in the folder is enough.
 
-A name is a file of the kind's folder, an entry point of the kind's group, or `module:Class`.
+A name is a file of the kind's folder, an entry point of the kind's group, or `module:Class`, the current folder included.
 """
 
 from __future__ import annotations
@@ -8,7 +8,9 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
+import sys
 from importlib.metadata import entry_points
+from pathlib import Path
 from types import ModuleType
 
 from cbbench.errors import UserError
@@ -37,6 +39,8 @@ def find(kind: str, name: str) -> type[Strategy]:
     """The class behind a name. Raises UserError: unknown (with the nearest name), broken, or not a strategy."""
     if ":" in name:
         module, _, attribute = name.partition(":")
+        if (here := str(Path.cwd())) not in sys.path:
+            sys.path.append(here)  # a console script has not got it; last, so that it hides nothing
         return _checked(kind, name, _import(name, module), attribute)
     if name in files(kind):
         return _only_strategy(kind, name, _import(name, f"{KINDS[kind]}.{name}"))

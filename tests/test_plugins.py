@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
@@ -12,8 +13,9 @@ import pytest
 
 from cbbench import plugins
 from cbbench.errors import UserError
-from tests.support.commands import command
+from tests.support.commands import ENVIRONMENT, command
 from tests.support.engines import assert_exact, num_preemptions, requests, run, tiny
+from tests.support.places import ROOT
 
 DOC = '"""Does it.\n\n    Cost: a lot.\n    Use when: never.\n    """'
 STRATEGIES = {
@@ -230,3 +232,14 @@ def test_helpers_and_bases_are_no_strategies(drop: Callable[[str, str, str], Non
     for name in ("base", "_helper", "__init__", "nothing", ""):
         with pytest.raises(UserError, match="no kv named"):
             plugins.find("kv", name)
+
+
+def test_a_module_of_the_current_folder_is_found_where_python_does_not_look(tmp_path: Path) -> None:
+    """A console script has no current folder on its path; `-P` takes it off here."""
+    page = (ROOT / "docs" / "write" / "scheduler.md").read_text()
+    (tmp_path / "gentle.py").write_text(page.partition("```python\n")[2].partition("```")[0])
+    run = "run", str(ROOT / "workloads" / "tutorial.yaml"), "--model", "none", "--rounds", "1", "--scheduler", "gentle:Gentle"
+    words = [sys.executable, "-P", "-c", "from cbbench.cli import main; main()", *run]
+    environment = {**ENVIRONMENT, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "gentle.Gentle+varlen+paged" in done.stdout, done.stderr

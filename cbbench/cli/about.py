@@ -7,7 +7,11 @@ from typing import Annotated
 import typer
 
 
-def list_(kind: Annotated[str | None, typer.Argument(help="schedulers, attention, kvcache or importers; all without")] = None) -> None:
+def list_(
+    kind: Annotated[
+        str | None, typer.Argument(help="schedulers, attention, kvcache, importers, peers or metrics; all strategies without")
+    ] = None,
+) -> None:
     """What exists here, what it does and costs, its options, and whether it can run on this machine."""
     from cbbench.report.strategies import print_strategies
 

@@ -1,4 +1,4 @@
-"""The seam between a Hugging Face model and our attention: one registered function, the step passed as a keyword.
+"""Where a Hugging Face model calls our attention: one registered function, the step passed as a keyword.
 
 transformers hands extra keyword arguments of a forward call down to the attention function, with queries, keys and
 values after RoPE. Architectures that never call the function would generate without our cache in silence, so every

@@ -60,7 +60,7 @@ def description_pairs(about: dict[str, Any]) -> Pairs:
         if kv["fits_positions_frac"] is not None:
             pairs.append(("  fit its positions", f"{kv['fits_positions_frac']:.1%} (of {kv['max_positions']:,})"))
         if "fits_budget_frac" in kv:
-            pairs.append(("  fit the budget", f"{kv['fits_budget_frac']:.1%} (of {kv['budget_tokens']:,} token slots)"))
+            pairs.append(("  fit the budget", f"{kv['fits_budget_frac']:.1%} (of {kv['budget_tokens']:,} tokens)"))
     return pairs
 
 

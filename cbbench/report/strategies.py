@@ -1,24 +1,32 @@
-"""`cbbench list`: what exists here, what it does and costs, its options, and whether it can run on this machine."""
+"""`cbbench list`: what exists here, what it does and costs, its options, whether it can run on this machine; what metrics mean."""
 
 from __future__ import annotations
 
 from inspect import getdoc
 
 from rich.console import Console
+from rich.table import Table
 
 from cbbench import plugins
 from cbbench.errors import UserError
 from cbbench.machine.device import choose_device
 from cbbench.report.screen import stdout
+from cbbench.results.definitions import DEFINITIONS
+from cbbench.results.tables import TABLES
 from cbbench.runs.config import why_not
+
+METRICS = "metrics"
 
 
 def print_strategies(kind: str | None) -> None:
     """`cbbench list`."""
     kinds = {package.rpartition(".")[2]: axis for axis, package in plugins.KINDS.items()}
     wanted = {**kinds, **{axis: axis for axis in plugins.KINDS}}
+    if kind == METRICS:
+        _print_metrics()
+        return
     if kind is not None and kind not in wanted:
-        raise UserError(f"list {kind}: should be {', '.join(kinds)}")
+        raise UserError(f"list {kind}: should be {', '.join(kinds)} or {METRICS}")
     console, device = stdout(), choose_device("auto")
     for title, axis in kinds.items():
         if kind is None or wanted[kind] == axis:
@@ -26,6 +34,22 @@ def print_strategies(kind: str | None) -> None:
             console.print(f"[bold]{title}[/bold]  ({chosen_by})")
             for name in plugins.names(axis):
                 _print_strategy(console, axis, name, device)
+
+
+def _print_metrics() -> None:
+    """Every metric: its name in files and, where the tables print it, its title there."""
+    titles = {column.key: column.title for columns in TABLES.values() for column in columns}
+    console = stdout()
+    for section, definitions in DEFINITIONS.items():
+        table = Table(title=section, box=None, title_justify="left", title_style="bold", pad_edge=False)
+        for heading in ("name", "unit", "in tables", "meaning"):
+            table.add_column(heading, overflow="fold")
+        for definition in definitions:
+            stem = definition.name.removesuffix("*")
+            shown = ", ".join(title for key, title in titles.items() if key == stem or (stem != definition.name and key.startswith(stem)))
+            table.add_row(definition.name, definition.unit, shown, definition.meaning)
+        console.print(table, markup=False)
+        console.print()
 
 
 def _print_strategy(console: Console, axis: str, name: str, device: str) -> None:

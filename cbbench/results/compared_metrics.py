@@ -40,7 +40,7 @@ EXACT = [
     Metric("padded_positions", "padded positions", exact=True),
     Metric("recomputed_tokens", "recomputed tokens", exact=True),
     Metric("preemptions", "preemptions", exact=True),
-    Metric("kv_reserved_tokens_peak", "KV slots peak", exact=True),
+    Metric("kv_reserved_tokens_peak", "KV tokens peak", exact=True),
     Metric("kv_peak_bytes", "KV bytes peak", exact=True),
     Metric("kv_copy_bytes", "KV bytes copied", exact=True),
 ]

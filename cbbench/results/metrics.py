@@ -216,7 +216,7 @@ def final_lengths(requests: list[Record]) -> dict[int, int]:
 
 
 def kv_split(step: Record, final: dict[int, int]) -> tuple[int, int, int]:
-    """Reserved token slots of a step: token states, future, internal."""
+    """Reserved tokens of a step: token states, future, internal."""
     used = sum(written for _, _, written in step["kv"])
     future = sum(max(min(reserved, final[index]) - written, 0) for index, reserved, written in step["kv"])
     return used, future, sum(reserved for _, reserved, _ in step["kv"]) - used - future

@@ -47,31 +47,42 @@ class Column:
     key: str
     title: str
     show: Format = number
+    legend: str = ""  # said under the table, where the title is no standard term
 
 
 # fmt: off
 TABLES: dict[str, list[Column]] = {
     "Throughput": [
-        Column("output_tok_per_s", "output tok/s"), Column("vs_first", "vs first", times), Column("total_tok_per_s", "total tok/s"),
-        Column("duration_s", "duration", seconds), Column("steps", "steps"),
-        Column("decode_step_s_p50", "decode step p50", seconds), Column("decode_host_frac", "host share", percent),
-        Column("prefill_roofline_frac", "prefill roofline", percent), Column("decode_roofline_frac", "decode roofline", percent),
+        Column("output_tok_per_s", "output tok/s"), Column("vs_first", "vs first", times, "output tok/s over the first row's"),
+        Column("total_tok_per_s", "total tok/s"), Column("duration_s", "duration", seconds), Column("steps", "steps"),
+        Column("decode_step_s_p50", "decode step p50", seconds),
+        Column("decode_host_frac", "host share", percent, "of a decode step, the time outside the model"),
+        Column("prefill_roofline_frac", "prefill roofline", percent, "least time that this machine needs for prompts over time taken"),
+        Column("decode_roofline_frac", "decode roofline", percent, "least time that this machine needs to decode over time taken"),
     ],
     "Latency": [
         Column("ttft_s_p50", "TTFT p50", seconds), Column("ttft_s_p90", "TTFT p90", seconds),
         Column("tpot_s_p50", "TPOT p50", seconds), Column("tpot_s_p90", "TPOT p90", seconds),
         Column("itl_s_p99", "ITL p99", seconds), Column("itl_s_max", "ITL max", seconds),
-        Column("e2e_s_p50", "E2E p50", seconds), Column("e2e_s_p90", "E2E p90", seconds), Column("queue_wait_s_p90", "queued p90", seconds),
-        Column("lateness_s_max", "late max", seconds),
+        Column("e2e_s_p50", "E2E p50", seconds), Column("e2e_s_p90", "E2E p90", seconds),
+        Column("queue_wait_s_p90", "queued p90", seconds, "from arrival to the request's first step"),
+        Column("lateness_s_max", "late max", seconds, "from arrival to when the engine noticed the request"),
     ],
     "Memory and waste": [
-        Column("kv_utilization", "KV used", percent), Column("kv_future_frac", "future", percent),
-        Column("kv_internal_frac", "internal", percent), Column("kv_external_frac", "external", percent),
-        Column("kv_peak_bytes", "KV peak", size), Column("kv_copy_bytes", "KV copied", size), Column("peak_memory_bytes", "RAM peak", size),
+        Column("kv_utilization", "KV used", percent, "share of reserved KV memory that is written"),
+        Column("kv_future_frac", "future", percent, "reserved, written later"),
+        Column("kv_internal_frac", "internal", percent, "reserved, never written"),
+        Column("kv_external_frac", "external", percent, "free, but in no hole large enough for the next request"),
+        Column("kv_peak_bytes", "KV peak", size),
+        Column("kv_copy_bytes", "KV copied", size, "to grow, or to give attention the form it needs"),
+        Column("peak_memory_bytes", "RAM peak", size, "above the level after loading"),
         Column("prefill_padding_frac", "prefill padding", percent), Column("decode_padding_frac", "decode padding", percent),
-        Column("slot_idle_frac", "slots idle", percent), Column("slot_idle_finished_frac", "finished", percent),
-        Column("slot_idle_starved_frac", "starved", percent), Column("slot_idle_drain_frac", "drained", percent),
-        Column("preemptions", "preempted"), Column("recomputed_tokens", "recomputed"),
+        Column("slot_idle_frac", "slots idle", percent, "places in the batch without a live request"),
+        Column("slot_idle_finished_frac", "finished", percent, "slots held by an ended request"),
+        Column("slot_idle_starved_frac", "starved", percent, "slots empty while requests wait"),
+        Column("slot_idle_drain_frac", "drained", percent, "slots empty while none waits"),
+        Column("preemptions", "preempted"),
+        Column("recomputed_tokens", "recomputed", legend="tokens computed again after a preemption"),
     ],
 }
 # fmt: on
@@ -150,6 +161,7 @@ class Grid:
     lines: list[list[str]]
     note: str
     num_text: int  # leading columns that are text, not numbers
+    legend: str = ""  # what titles mean that are no standard terms
     turns: bool = True  # may stand on its side where it is too wide
 
 
@@ -166,7 +178,8 @@ def grids(rows: list[TableRow]) -> list[Grid]:
         headers = [*(["run"] if show_run else []), "arm", "tokens", *(column.title for column, _ in varying)]
         lines = [[*([row.run] if show_run else []), row.arm, row.status, *(texts[i] for _, texts in varying)] for i, row in enumerate(rows)]
         note = _note([(c.title, texts[0]) for c, texts in constant if texts])
-        made.append(Grid(title, headers, lines, note, headers.index("tokens") + 1))
+        legend = "; ".join(f"{column.title}: {column.legend}" for column, _ in varying if column.legend)
+        made.append(Grid(title, headers, lines, note, headers.index("tokens") + 1, legend))
     return made
 
 
@@ -178,6 +191,10 @@ def _note(constants: list[tuple[str, str]]) -> str:
 def show(column: Column, value: Any) -> str:
     """A dash for what does not exist."""
     return "-" if value is None else column.show(value)
+
+
+def _below(grid: Grid) -> str:
+    return "\n\n".join(part for part in (grid.note, grid.legend) if part)
 
 
 def as_rich(grid: Grid, width: int) -> RichTable:
@@ -194,7 +211,7 @@ def as_rich(grid: Grid, width: int) -> RichTable:
 
 
 def _rich(grid: Grid, headers: list[str], lines: list[list[str]], num_text: int) -> RichTable:
-    table = RichTable(title=grid.title, caption=grid.note or None, box=box.SIMPLE_HEAD, title_style="bold")
+    table = RichTable(title=grid.title, caption=_below(grid) or None, box=box.SIMPLE_HEAD, title_style="bold")
     table.title_justify = table.caption_justify = "left"
     for index, header in enumerate(headers):
         table.add_column(header, justify="left" if index < num_text else "right", overflow="fold")
@@ -211,7 +228,7 @@ def as_plain(grid: Grid) -> str:
     """A long table, fast."""
     align = ["left"] * grid.num_text + ["right"] * (len(grid.headers) - grid.num_text)
     table = tabulate(grid.lines, grid.headers, tablefmt="simple", colalign=align, disable_numparse=True)
-    return "\n".join(part for part in (grid.title, table, grid.note) if part)
+    return "\n".join(part for part in (grid.title, table, _below(grid)) if part)
 
 
 def as_markdown(title: str, grids: list[Grid]) -> str:
@@ -222,7 +239,7 @@ def as_markdown(title: str, grids: list[Grid]) -> str:
         num_text = grid.num_text
         align = ["left"] * num_text + ["right"] * (len(grid.headers) - num_text)
         table = frame.to_markdown(index=False, headers=grid.headers, colalign=align, disable_numparse=True)
-        parts.append(f"### {grid.title}\n\n{table}\n" + (f"\n{grid.note}\n" if grid.note else ""))
+        parts.append(f"### {grid.title}\n\n{table}\n" + (f"\n{_below(grid)}\n" if _below(grid) else ""))
     return "\n".join(parts)
 
 

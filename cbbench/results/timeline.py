@@ -140,7 +140,7 @@ def stays(steps: list[Record], requests: list[Record]) -> list[Stay]:
     return found
 
 
-# What token slots are for, and the metric that has the share over a run.
+# What reserved tokens are for, and the metric that has the share over a run.
 SHARES = {"token states": "kv_utilization", "future": "kv_future_frac", "internal": "kv_internal_frac", "external": "kv_external_frac"}
 PARTS = (*SHARES, "free")
 

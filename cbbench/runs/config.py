@@ -277,7 +277,7 @@ def why_not(axis: str, name: str, device: str, dtype: str) -> str | None:
 
 
 def tokens_of(arm: Arm, bytes_per_token: int, longest: int) -> int:
-    """The arm's memory in token slots. Without a budget: a full batch of the longest request, the same for any cache."""
+    """The arm's memory in tokens. Without a budget: a full batch of the longest request, the same for any cache."""
     if arm.memory_budget is None:
         return arm.max_num_seqs * -(-longest // 64) * 64
     if not bytes_per_token and "token" not in arm.memory_budget.lower():

@@ -58,7 +58,7 @@ class Prepared:
     spec: KVSpec
     requests: list[Request]
     longest_tokens: int
-    budgets: dict[str, int]  # arm label -> token slots
+    budgets: dict[str, int]  # arm label -> tokens
 
     def describe(self) -> dict[str, Any]:
         """run.json."""

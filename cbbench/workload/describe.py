@@ -29,7 +29,7 @@ class Kv:
 def describe(requests: list[Request], kvs: list[Kv], max_num_seqs: int, budget: dict[str, int] | None) -> dict[str, Any]:
     """Counts, lengths, arrivals, sharing, sessions, and the memory that keys and values need on each model.
 
-    `budget`: model -> token slots of a memory budget.
+    `budget`: model -> tokens of a memory budget.
     """
     hits = PrefixHits()
     for request in requests:

@@ -187,7 +187,7 @@ def test_list_of_one_kind_shows_that_kind(kind: str, names: list[str]) -> None:
 
 
 def test_list_of_an_unknown_kind_is_one_line() -> None:
-    assert command("list", "caches").mistake == "list caches: should be schedulers, attention, kvcache, importers, peers"
+    assert command("list", "caches").mistake == "list caches: should be schedulers, attention, kvcache, importers, peers or metrics"
 
 
 @pytest.mark.parametrize("is_there", [True, False])

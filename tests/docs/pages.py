@@ -4,6 +4,7 @@ A page marks a place with `<!-- made: WHAT -->` and `<!-- end -->`; what stands 
 
     measured RECORD; arms: A, B; columns: TITLE, TITLE     a table over the saved run docs/records/RECORD
     strategy KIND NAME                                     the docstring and the options of a strategy
+    metrics SECTION                                        what the metrics of a section mean
     published                                              tests/docs/published.py, computed
 """
 
@@ -17,6 +18,7 @@ import pandas as pd
 
 from cbbench import plugins
 from cbbench.results import tables
+from cbbench.results.definitions import DEFINITIONS
 from cbbench.results.store import Run, read_run
 from tests.docs import published
 from tests.support.places import ROOT
@@ -36,6 +38,8 @@ def made(what: str) -> str:
     kind, _, rest = what.partition(" ")
     if kind == "measured":
         return measured(*(part.strip() for part in rest.split(";")))
+    if kind == "metrics":
+        return metrics(rest)
     return strategy(*rest.split()) if kind == "strategy" else published.as_markdown()
 
 
@@ -83,6 +87,20 @@ def strategy(kind: str, name: str) -> str:
     if options:
         lines.append(as_markdown(["option (`--set`)", "default", "what it says"], options, num_text=3))
     return "\n\n".join(lines)
+
+
+def metrics(section: str) -> str:
+    lines = [[", ".join(titles_of(d.name)), f"`{d.name}`", d.unit, d.meaning, d.source] for d in DEFINITIONS[section]]
+    return as_markdown(["in tables", "name", "unit", "meaning", "source"], lines, num_text=5)
+
+
+def titles_of(name: str) -> list[str]:
+    """What the tables call a metric; several where the name stands for several."""
+    if name == "exact_matched":
+        return ["tokens"]
+    stem = name.removesuffix("*")
+    keys = {column.key: column.title for column in COLUMNS.values()}
+    return [title for key, title in keys.items() if key == stem or (stem != name and key.startswith(stem))]
 
 
 def main() -> None:

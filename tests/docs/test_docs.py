@@ -18,6 +18,7 @@ import yaml
 from cbbench import plugins
 from cbbench.report.figure.kinds import METADATA
 from cbbench.results import tables
+from cbbench.results.definitions import DEFINITIONS
 from cbbench.results.metrics import summarize
 from cbbench.runs.config import Overrides, build_arms
 from cbbench.schedulers.base import Scheduler
@@ -68,15 +69,11 @@ def test_measured_tables_say_the_machine_the_versions_and_values_of_the_record()
     assert len(measured) >= 12 and all("*Measured: `" in page.read_text() for page in measured)
 
 
-def metric_rows() -> dict[str, str]:
-    """Of the page of metrics: the name in a row, and what the tables call it."""
-    lines = re.findall(r"^\|([^|]*)\| `(\w+(?:_\*)?)` \|([^|]*)\|([^|]*)\|([^|]*)\|$", (DOCS / "metrics.md").read_text(), re.MULTILINE)
-    assert all(unit.strip() and definition.strip() and source.strip() for _, _, unit, definition, source in lines)
-    return {name: shown.strip() for shown, name, *_ in lines}
-
-
 def test_every_metric_and_every_column_is_defined_and_nothing_else() -> None:
-    rows = metric_rows()
+    defined = [definition for definitions in DEFINITIONS.values() for definition in definitions]
+    assert all(d.unit and len(d.meaning) > 10 and d.source for d in defined)
+    rows = {d.name: ", ".join(pages.titles_of(d.name)) for d in defined}
+    assert len(rows) == len(defined)
     names = {name: re.sub(r"_(mean|p50|p90|p99|max)$", "_*", name) for name in [*summarize([], [], {}), "vs_first"]}
     families = {family for family in names.values() if f"{family[:-1]}mean" in names}
     wanted = {family if family in families else name for name, family in names.items()}
@@ -86,6 +83,21 @@ def test_every_metric_and_every_column_is_defined_and_nothing_else() -> None:
         assert column.title in row.split(", "), column
     shown = {title for cell in rows.values() for title in cell.split(", ") if title}
     assert shown == {c.title for columns in tables.TABLES.values() for c in columns} | {"tokens"}
+    page = (DOCS / "metrics.md").read_text()
+    assert all(f"<!-- made: metrics {section} -->" in page for section in DEFINITIONS)
+
+
+STANDARD = {
+    "output tok/s", "total tok/s", "duration", "steps", "decode step p50", "TTFT p50", "TTFT p90", "TPOT p50", "TPOT p90", "ITL p99",
+    "ITL max", "E2E p50", "E2E p90", "KV peak", "prefill padding", "decode padding", "preempted",
+}  # fmt: skip
+
+
+def test_a_heading_that_is_no_standard_term_is_explained_under_its_table() -> None:
+    columns = [column for columns in tables.TABLES.values() for column in columns]
+    assert {column.title for column in columns if not column.legend} == STANDARD
+    text = tables.as_plain(tables.grids(tables.table_rows([pages.record("tutorial")]))[2])
+    assert "drained: slots empty while none waits" in text and "preempted:" not in text
 
 
 @pytest.fixture(scope="module")

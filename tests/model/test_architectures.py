@@ -1,4 +1,4 @@
-"""Which architectures the seam serves: exactly, or not at all and by name. The six of the parity matrix are elsewhere."""
+"""Which architectures are served: exactly, or not at all and by name. The six of the parity matrix are elsewhere."""
 
 from __future__ import annotations
 

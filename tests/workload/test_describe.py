@@ -107,7 +107,7 @@ def test_several_workloads_on_several_models_stand_side_by_side(tmp_path: Path) 
     assert second["kv"][1]["longest_batch_bytes"] == second["kv"][1]["longest_request_bytes"] == 65 * PER_TOKEN // 2
     budget = int(2.2 * 2**20)
     assert [kv["budget_tokens"] for kv in first["kv"]] == [budget // 512, budget // PER_TOKEN]
-    assert [kv["fits_budget_frac"] for kv in first["kv"]] == [1, 0.75], "50 token slots hold all but b"
+    assert [kv["fits_budget_frac"] for kv in first["kv"]] == [1, 0.75], "50 tokens hold all but b"
 
 
 BUDGETS = {"49 tokens": 49, "1 token": 1, "3 MiB": 3 * 2**20 // PER_TOKEN, "0.1GB": 10**8 // PER_TOKEN, "9b": 0}
@@ -148,7 +148,7 @@ def test_the_text_says_what_json_says_in_words_and_draws_it(shown: list[str], tm
     assert (pairs["requests"], pairs["arrivals"]) == ("900", "gamma, rate_per_s 5.0, seed 0, cv 3.0")
     assert pairs["rate"].startswith(f"{about['rate_per_s']:.4g} req/s over ") and pairs["gaps"].startswith(f"CV {about['gap_cv']:.2f}, ")
     assert pairs["ideal prefix hits"] == f"{about['prefix_hit_frac']:.1%} of the prompt tokens"
-    assert "46,080 bytes a token in float32" in text and f"(of {int(80e9 // PER_TOKEN):,} token slots)" in text
+    assert "46,080 bytes a token in float32" in text and f"(of {int(80e9 // PER_TOKEN):,} tokens)" in text
     for title in ("prompt tokens", "output tokens", "arrivals over time (s)"):
         start = shown.index(f"  {title}") + 1
         bins = [line.split() for line in shown[start : start + 10]]

@@ -1,4 +1,4 @@
-"""Memory over time: the token slots of the cache, stacked by what they are for."""
+"""Memory over time: the tokens of the cache, stacked by what they are for."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def draw(title: str, chosen: list[SavedRound]) -> Figure:
         subtitle(place, arm_title(recorded), f"of what is reserved: token states {used}, internal {internal}")
         _draw_arm(place, index, recorded.memory)
         place.set_ylim(0, size)
-        place.set_ylabel("token slots")
+        place.set_ylabel("tokens")
         per_token = recorded.said.get("bytes_per_token")
         if per_token:
             _in_mib(place, per_token / 2**20)

@@ -150,7 +150,7 @@ def reach_s(panels: list[SavedRound]) -> float:
 
 
 def memory(recorded: SavedRound, panel: int, drawing: Drawing, highest: float) -> Figure:
-    """Stacked token slots of the cache. A wait between steps is a gap."""
+    """Stacked tokens of the cache. A wait between steps is a gap."""
     found = recorded.memory
     times, columns = held(found.start_s, found.end_s, [found.parts[part] for part in PARTS], drawing.max_points)
     size = recorded.said.get("bytes_per_token")
