@@ -12,14 +12,14 @@ def list_(
         str | None, typer.Argument(help="schedulers, attention, kvcache, importers, peers or metrics; all strategies without")
     ] = None,
 ) -> None:
-    """What exists here, what it does and costs, its options, and whether it can run on this machine."""
+    """List the strategies: what they do and cost, their options, and whether they can run on this machine."""
     from cbbench.report.strategies import print_strategies
 
     print_strategies(kind)
 
 
 def doctor() -> None:
-    """What is installed, which backends can run here, threads and memory."""
+    """Show this machine: what is installed, which kernels can run, memory, and its measured speed."""
     from cbbench.report.doctor import print_doctor
 
     print_doctor()

@@ -1,6 +1,7 @@
 """The command line. Data goes to stdout, everything else to stderr; heavy imports wait until a command needs them.
 
-Exit codes: 0 fine, 2 bad usage or input and nothing was run, 3 ran but incomplete, 4 tokens not exact, 130 interrupted.
+Exit codes: 0 fine, 1 a gate fired, 2 bad usage or input and nothing was run, 3 ran but incomplete, 4 tokens not exact, 130
+interrupted.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Scheduler x attention x KV cache: batching strategies on a real model, measured, and proved token for token.",
+    help="Run combinations of scheduler, attention and KV cache on a real language model, check every token, and compare them.",
 )
 app.add_typer(workload_app, name="workload")
 app.add_typer(baseline_app, name="baseline")

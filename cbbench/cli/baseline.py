@@ -10,19 +10,19 @@ import typer
 from cbbench.errors import UserError
 
 FOLDER = Path("results/baselines")
-Folder = Annotated[Path, typer.Option("--folder", help="where baselines lie")]
-baseline_app = typer.Typer(no_args_is_help=True, help="What later runs are held to; moved by `save` alone.")
+Folder = Annotated[Path, typer.Option("--folder", metavar="FOLDER", help="the folder of baselines")]
+baseline_app = typer.Typer(no_args_is_help=True, help="Save and list the runs that later runs are compared with.")
 
 
 @baseline_app.command()
 def save(
-    name: Annotated[str, typer.Argument(help="a folder below results/baselines")],
-    runs: Annotated[list[Path], typer.Argument(help="one run or several")],
-    reason: Annotated[str, typer.Option(help="why it moves; kept in the file")],
-    exact_only: Annotated[bool, typer.Option("--exact-only", help="keep counts, no times: holds on any machine")] = False,
+    name: Annotated[str, typer.Argument(help="a name for the baseline: its folder below results/baselines")],
+    runs: Annotated[list[Path], typer.Argument(help="one saved run or several")],
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="why the baseline changes; kept in the file")],
+    exact_only: Annotated[bool, typer.Option("--exact-only", help="save counts only, no times: valid on any machine")] = False,
     folder: Folder = FOLDER,
 ) -> None:
-    """Keep runs as a baseline. A run that did the same work as the one before is added to it (the last ten are kept)."""
+    """Save runs as a baseline. A run of the same work is added to the earlier ones; the last ten are kept."""
     from cbbench.compare.baselines import save as save_baseline
     from cbbench.report.screen import warn
     from cbbench.results.store import read_runs

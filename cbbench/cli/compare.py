@@ -35,20 +35,32 @@ class Allowed(StrEnum):
 
 
 def compare(
-    paths: Annotated[list[Path], typer.Argument(help="runs, or folders of runs")],
-    baseline: Annotated[str | None, typer.Option(help="an arm of the run, a saved baseline's NAME, or another run's PATH")] = None,
-    fail_on: Annotated[list[str], typer.Option(help="regressed, unresolved, missing, or METRIC:5%[@ARM]; repeat for several")] = [],  # noqa: B006
-    margin: Annotated[list[str], typer.Option(help="5%, or METRIC=5%: smaller changes are none; repeat for several")] = [],  # noqa: B006
-    allow: Annotated[list[Allowed], typer.Option(help="machine: compare times with those of another machine, labelled")] = [],  # noqa: B006
-    effects: Annotated[bool, typer.Option("--effects", help="what each axis buys: one changed at a time")] = False,
-    slo: Annotated[list[str], typer.Option(help="ttft_p90=2s: the best arm that keeps it, with goodput; repeat for several")] = [],  # noqa: B006
-    format: Annotated[CompareFormat, typer.Option(help="what stdout gets")] = CompareFormat.table,
-    out: Annotated[list[Path], typer.Option(help="also write NAME.md, .csv, .json or .xml (JUnit); repeat for several")] = [],  # noqa: B006
+    paths: Annotated[list[Path], typer.Argument(help="saved runs, or folders with saved runs")],
+    baseline: Annotated[
+        str | None, typer.Option(metavar="WHAT", help="compare with an arm of the run, a saved baseline (by name) or another run (by path)")
+    ] = None,
+    fail_on: Annotated[
+        list[str], typer.Option(metavar="RULE", help="exit 1 on: regressed, unresolved, missing, or METRIC:5%\\[@ARM]; may be repeated")
+    ] = [],  # noqa: B006
+    margin: Annotated[list[str], typer.Option(metavar="SIZE", help="5%, or METRIC=5%: ignore smaller changes; may be repeated")] = [],  # noqa: B006
+    allow: Annotated[
+        list[Allowed], typer.Option(metavar="machine", help="also compare times of different machines; they are labelled")
+    ] = [],  # noqa: B006
+    effects: Annotated[bool, typer.Option("--effects", help="show what each choice alone changes, the others being equal")] = False,
+    slo: Annotated[
+        list[str], typer.Option(metavar="BOUND", help="like ttft_p90=2s: the best arm that keeps it, and its goodput; may be repeated")
+    ] = [],  # noqa: B006
+    format: Annotated[
+        CompareFormat, typer.Option(metavar="FORMAT", help="of the output on stdout: table, markdown, csv, json or junit")
+    ] = CompareFormat.table,
+    out: Annotated[
+        list[Path], typer.Option(metavar="FILE", help="also write a .md, .csv, .json or .xml (JUnit) file; may be repeated")
+    ] = [],  # noqa: B006
     folder: Folder = FOLDER,
 ) -> None:
-    """Tables over saved runs, and a verdict on every arm: against a base arm of the same run, or a saved baseline.
+    """Print the tables of saved runs, and judge every arm against another arm, a saved baseline or another run.
 
-    Exit codes: 0 fine, 1 a --fail-on fired, 2 bad usage, 3 cannot vouch: a needed row is missing or not comparable.
+    Exit codes: 0 fine; 1 a --fail-on rule fired; 2 bad usage; 3 no judgement: a needed row is missing or not comparable.
     """
     from cbbench.compare import gate
     from cbbench.compare.arms import Rules

@@ -27,15 +27,25 @@ class Prepare(StrEnum):
     none = "none"
 
 
-WorkloadPath = Annotated[Path, typer.Argument(help="a workload's .yaml")]
+MODEL, MEASURING, SAVING = "Model and machine", "Measuring", "Saving and printing"  # panels of --help
+
+WorkloadPath = Annotated[Path, typer.Argument(help="the workload's .yaml file")]
 ModelName = Annotated[
     str | None,
     typer.Option(
-        help="smollm2-135m (embedded), a hub id, a directory, a .gguf, random:<config.json>[@SEED], or none: no tensors, a virtual clock"
+        metavar="NAME", rich_help_panel=MODEL,
+        help="smollm2-135m (embedded), a hub id, a folder, a .gguf file, random:CONFIG.json\\[@SEED] (random weights), "
+        "or none: compute nothing, count on a virtual clock",
     ),
+]  # fmt: skip
+DtypeOption = Annotated[
+    Dtype | None, typer.Option(metavar="DTYPE", rich_help_panel=MODEL, help="of weights and KV cache: float32, bfloat16 or float16")
 ]
-DtypeOption = Annotated[Dtype | None, typer.Option(help="of weights and cache")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps")]
-Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads")]
-Trust = Annotated[bool, typer.Option("--trust-remote-code", help="run code that comes with a hub model")]
-FormatOption = Annotated[Format, typer.Option(help="what stdout gets")]
+Device = Annotated[str, typer.Option(metavar="NAME", rich_help_panel=MODEL, help="auto, cpu, cuda or mps")]
+Threads = Annotated[int | None, typer.Option(min=1, metavar="N", rich_help_panel=MODEL, help="CPU threads to use")]
+Trust = Annotated[
+    bool, typer.Option("--trust-remote-code", rich_help_panel=MODEL, help="allow Python code that comes with a hub model to run")
+]
+FormatOption = Annotated[
+    Format, typer.Option(metavar="FORMAT", rich_help_panel=SAVING, help="of the output on stdout: table, markdown, csv or json")
+]

@@ -9,7 +9,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cbbench.cli.options import Device, Dtype, DtypeOption, Format, FormatOption, ModelName, Prepare, Threads, Trust, WorkloadPath
+from cbbench.cli.options import (
+    MEASURING,
+    MODEL,
+    SAVING,
+    Device,
+    Dtype,
+    DtypeOption,
+    Format,
+    FormatOption,
+    ModelName,
+    Prepare,
+    Threads,
+    Trust,
+    WorkloadPath,
+)
 from cbbench.errors import UserError
 
 if TYPE_CHECKING:
@@ -17,35 +31,74 @@ if TYPE_CHECKING:
     from cbbench.runs.job import Job
     from cbbench.workload.file import Workload
 
+ARMS, OTHERS = "What to run", "Other systems and revisions"
+
 
 def run(
-    workload: Annotated[Path | None, typer.Argument(help="a workload's .yaml; with --resume it is known")] = None,
-    scheduler: Annotated[str | None, typer.Option(help="a name, a comma list, or all")] = None,
-    attn: Annotated[str | None, typer.Option(help="a name, a comma list, or all")] = None,
-    kv: Annotated[str | None, typer.Option(help="a name, a comma list, or all")] = None,
-    arm: Annotated[list[str], typer.Option(help="scheduler+attn+kv; repeat for several arms")] = [],  # noqa: B006
-    set_: Annotated[list[str], typer.Option("--set", help="an option: kv.block_size=32, max_num_seqs=16")] = [],  # noqa: B006
+    workload: Annotated[Path | None, typer.Argument(help="the workload's .yaml file; not needed with --resume")] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", rich_help_panel=ARMS, help="static, continuous, chunked: one, several with commas, or all"),
+    ] = None,
+    attn: Annotated[
+        str | None, typer.Option(metavar="NAMES", rich_help_panel=ARMS, help="attention: padded, serial, varlen, unbatched")
+    ] = None,
+    kv: Annotated[str | None, typer.Option(metavar="NAMES", rich_help_panel=ARMS, help="KV cache: cat, preallocated, paged")] = None,
+    arm: Annotated[
+        list[str], typer.Option(metavar="S+A+K", rich_help_panel=ARMS, help="one combination, scheduler+attn+kv; may be repeated")
+    ] = [],  # noqa: B006
+    set_: Annotated[
+        list[str],
+        typer.Option(
+            "--set", metavar="KEY=VALUE", rich_help_panel=ARMS, help="an option, like kv.block_size=32; may be repeated; see `list`"
+        ),
+    ] = [],  # noqa: B006
     model: ModelName = None,
     dtype: DtypeOption = None,
     device: Device = "auto",
     threads: Threads = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="how often each arm runs; 6 or more for verdicts")] = None,
-    warmup: Annotated[int | None, typer.Option(min=0, help="short passes before each, not measured")] = None,
-    memory_budget: Annotated[str | None, typer.Option(help="for keys and values: 512MiB, or '4096 tokens'")] = None,
-    max_num_seqs: Annotated[int | None, typer.Option(min=1, help="sequences in the batch at most")] = None,
-    verify: Annotated[bool, typer.Option("--verify", help="generate missing reference tokens first (kept in the cache)")] = False,
-    peer: Annotated[str | None, typer.Option(help="other systems in the same tables: a comma list, see `cbbench list peers`")] = None,
-    peer_python: Annotated[list[str], typer.Option(metavar="NAME=PATH", help="the interpreter in whose environment a peer lives")] = [],  # noqa: B006
-    prepare: Annotated[Prepare, typer.Option(help="auto: fuse and pack the model's linear layers; none: as they come")] = Prepare.auto,
-    isolate: Annotated[bool, typer.Option("--isolate", help="a process of its own for each arm and round")] = False,
-    against: Annotated[str | None, typer.Option(metavar="REV", help="the same arms also on that revision of this repository")] = None,
-    against_python: Annotated[str | None, typer.Option(metavar="PATH", help="the interpreter for that revision; this one without")] = None,
-    resume: Annotated[Path | None, typer.Option(metavar="RUN", help="go on with an interrupted run")] = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, metavar="N", rich_help_panel=MEASURING, help="how often each arm runs; verdicts need 6")
+    ] = None,
+    warmup: Annotated[
+        int | None, typer.Option(min=0, metavar="N", rich_help_panel=MEASURING, help="short runs before each round, not measured")
+    ] = None,
+    memory_budget: Annotated[
+        str | None, typer.Option(metavar="SIZE", rich_help_panel=ARMS, help="memory for keys and values: 512MiB, or '4096 tokens'")
+    ] = None,
+    max_num_seqs: Annotated[
+        int | None, typer.Option(min=1, metavar="N", rich_help_panel=ARMS, help="most sequences in the batch (slots)")
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", rich_help_panel=MEASURING, help="first generate reference tokens that are missing, and keep them")
+    ] = False,
+    peer: Annotated[
+        str | None, typer.Option(metavar="NAMES", rich_help_panel=OTHERS, help="run other systems too; `cbbench list peers` names them")
+    ] = None,
+    peer_python: Annotated[
+        list[str], typer.Option(metavar="NAME=PATH", rich_help_panel=OTHERS, help="the Python interpreter that has this peer installed")
+    ] = [],  # noqa: B006
+    prepare: Annotated[
+        Prepare,
+        typer.Option(
+            metavar="HOW", rich_help_panel=MODEL, help="auto: fuse and pack the model's layers for speed; none: use them as they are"
+        ),
+    ] = Prepare.auto,
+    isolate: Annotated[
+        bool, typer.Option("--isolate", rich_help_panel=MEASURING, help="run each arm and round in a process of its own")
+    ] = False,
+    against: Annotated[
+        str | None, typer.Option(metavar="REV", rich_help_panel=OTHERS, help="run the same arms on this git revision of cbbench too")
+    ] = None,
+    against_python: Annotated[
+        str | None, typer.Option(metavar="PATH", rich_help_panel=OTHERS, help="the Python interpreter for that revision; default: this one")
+    ] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="RUN", rich_help_panel=SAVING, help="continue an interrupted run")] = None,
     trust_remote_code: Trust = False,
-    out: Annotated[Path, typer.Option(help="where runs are saved")] = Path("results"),
+    out: Annotated[Path, typer.Option(metavar="FOLDER", rich_help_panel=SAVING, help="where runs are saved")] = Path("results"),
     format: FormatOption = Format.table,
 ) -> None:
-    """Run every combination asked for on a workload, check its tokens, and print throughput, latency and memory."""
+    """Run combinations of scheduler, attention and KV cache on a workload; check the tokens; print throughput, latency, memory."""
     if workload is None:
         if resume is None:
             raise UserError("run needs a workload, or --resume RUN")
@@ -76,19 +129,23 @@ def run(
 
 def calibrate(
     workload: WorkloadPath,
-    arm: Annotated[str | None, typer.Option(help="scheduler+attn+kv; the workload's first arm without")] = None,
+    arm: Annotated[str | None, typer.Option(metavar="S+A+K", help="scheduler+attn+kv; default: the workload's first arm")] = None,
     model: ModelName = None,
     dtype: DtypeOption = None,
     device: Device = "auto",
     threads: Threads = None,
-    rounds: Annotated[int, typer.Option(min=6, help="how often each side runs")] = 10,
-    warmup: Annotated[int | None, typer.Option(min=0, help="short passes before each, not measured")] = None,
-    isolate: Annotated[bool, typer.Option("--isolate", help="a process of its own for each side and round, as a gate should")] = False,
-    out: Annotated[Path, typer.Option(help="where runs are saved")] = Path("results"),
+    rounds: Annotated[int, typer.Option(min=6, metavar="N", rich_help_panel=MEASURING, help="how often each side runs")] = 10,
+    warmup: Annotated[
+        int | None, typer.Option(min=0, metavar="N", rich_help_panel=MEASURING, help="short runs before each round, not measured")
+    ] = None,
+    isolate: Annotated[
+        bool, typer.Option("--isolate", rich_help_panel=MEASURING, help="run each side and round in a process of its own, as a gate should")
+    ] = False,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", rich_help_panel=SAVING, help="where runs are saved")] = Path("results"),
 ) -> None:
-    """The same arm against itself: what this machine's noise looks like, and which margin a gate on it needs.
+    """Run one arm against itself, to measure this machine's noise and the margin that a gate on it needs.
 
-    Exit code 1 where it finds a difference, which there is not.
+    Exit code 1 if a difference is found, although both sides are the same.
     """
     from cbbench.runs.config import Overrides, build_arms
     from cbbench.workload.file import read_workload

@@ -13,9 +13,9 @@ from cbbench.errors import UserError
 if TYPE_CHECKING:
     from cbbench.results.store import Run
 
-Saved = Annotated[Path, typer.Argument(help="a saved run, or a folder with one", metavar="RUN")]
-Arms = Annotated[list[str], typer.Option("--arm", help="scheduler+attn+kv as the tables name it; repeat for several; all without")]
-Round = Annotated[int | None, typer.Option("--round", min=1, help="the middle one by tokens a second without")]
+Saved = Annotated[Path, typer.Argument(help="a saved run, or a folder with one saved run", metavar="RUN")]
+Arms = Annotated[list[str], typer.Option("--arm", metavar="ARM", help="as the tables name it; may be repeated; default: all arms")]
+Round = Annotated[int | None, typer.Option("--round", min=1, metavar="N", help="default: the one with the median throughput")]
 
 
 class ExportFormat(StrEnum):
@@ -35,9 +35,9 @@ class Picture(StrEnum):
 
 def report(
     paths: Annotated[list[Path], typer.Argument(help="runs, or folders of runs")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="the page to write")] = Path("report.html"),
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="the page to write")] = Path("report.html"),
 ) -> None:
-    """One self-contained page over saved runs: tables, slot timelines, memory, latencies; it opens without a network."""
+    """Write one HTML page about saved runs: tables, timelines of slots and memory, latencies. It needs no network."""
     from cbbench.report.html.report import write_report
     from cbbench.report.screen import warn
     from cbbench.results.store import read_runs
@@ -49,7 +49,7 @@ def report(
 
 
 def show(run: Saved, arm: Arms = [], round_number: Round = None) -> None:  # noqa: B006
-    """A saved run in characters: slots over time, memory over time, latencies."""
+    """Draw a saved run in the terminal: slots and memory over time, latencies."""
     from cbbench.report.terminal.show import print_all
     from cbbench.results.rounds import choose
 
@@ -58,12 +58,14 @@ def show(run: Saved, arm: Arms = [], round_number: Round = None) -> None:  # noq
 
 def export(
     run: Saved,
-    format: Annotated[ExportFormat, typer.Option("--format", help="perfetto: a trace for ui.perfetto.dev; tables else")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="a file for perfetto, a folder for tables")] = None,
+    format: Annotated[
+        ExportFormat, typer.Option("--format", metavar="FORMAT", help="perfetto (a trace for ui.perfetto.dev), parquet or csv")
+    ],
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="PATH", help="a file for perfetto, a folder for tables")] = None,
     arm: Arms = [],  # noqa: B006
     round_number: Round = None,
 ) -> None:
-    """Traces and tables for other tools."""
+    """Convert a saved run for other tools: a Perfetto trace, parquet or CSV tables."""
     from cbbench.report.export import export as write
     from cbbench.results.rounds import choose
 
@@ -74,11 +76,11 @@ def export(
 def plot(
     run: Saved,
     kind: Annotated[Picture, typer.Argument(help="what to draw")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="a .svg, .png or .pdf")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="a .svg, .png or .pdf file")],
     arm: Arms = [],  # noqa: B006
     round_number: Round = None,
 ) -> None:
-    """A picture for a paper or a README."""
+    """Draw a picture of a saved run as .svg, .png or .pdf."""
     from cbbench.report.figure.kinds import plot as draw
     from cbbench.results.rounds import choose
 

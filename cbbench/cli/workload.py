@@ -20,13 +20,15 @@ if TYPE_CHECKING:
     from cbbench.workload.file import Workload
     from cbbench.workload.rows import Vocabulary
 
-workload_app = typer.Typer(no_args_is_help=True, help="Make and inspect recorded workloads.")
+workload_app = typer.Typer(no_args_is_help=True, help="Record, import, make and describe workloads.")
 
 EMBEDDED = "smollm2-135m"
-Output = Annotated[Path, typer.Option("--output", "-o", help="NAME.yaml; the requests go to NAME.jsonl beside it")]
-Seed = Annotated[int, typer.Option(min=0, help="of everything drawn: token ids, times, lengths")]
-Rate = Annotated[float | None, typer.Option(help="requests a second")]
-Cv = Annotated[float | None, typer.Option(help="of the gaps, for gamma: 1 is Poisson, more is burstier")]
+Output = Annotated[Path, typer.Option("--output", "-o", metavar="NAME.yaml", help="the requests go to NAME.jsonl beside it")]
+Seed = Annotated[int, typer.Option(min=0, metavar="N", help="of all random numbers: token ids, times, lengths")]
+Rate = Annotated[float | None, typer.Option(metavar="X", help="requests a second")]
+Cv = Annotated[
+    float | None, typer.Option(metavar="X", help="coefficient of variation of the gaps, for gamma: 1 is Poisson, more comes in bursts")
+]
 
 
 class Times(StrEnum):
@@ -52,21 +54,27 @@ class Shown(StrEnum):
 
 @workload_app.command()
 def record(
-    source: Annotated[Path, typer.Argument(help=".txt (a prompt a line), .jsonl or .json (prompt | messages | prompt_ids), or a .yaml")],
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="NAME.yaml; left out, a .yaml is recorded in place")] = None,
+    source: Annotated[
+        Path, typer.Argument(help=".txt (a prompt a line), .jsonl or .json (with prompt, messages or prompt_ids), or a workload's .yaml")
+    ],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="NAME.yaml", help="without it, a .yaml SOURCE is recorded in place")
+    ] = None,
     model: ModelName = None,
     dtype: DtypeOption = None,
     device: Device = "auto",
     threads: Threads = None,
-    chat: Annotated[bool, typer.Option("--chat", help="each plain prompt is a user's message: apply the chat template")] = False,
+    chat: Annotated[bool, typer.Option("--chat", help="treat each prompt as a user's message and apply the model's chat template")] = False,
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="for lines that say none")] = None,
-    from_server: Annotated[str | None, typer.Option(metavar="URL", help="keep what an OpenAI-compatible server answers instead")] = None,
-    server_model: Annotated[str | None, typer.Option(help="a model of that server; its first one without")] = None,
+    from_server: Annotated[
+        str | None, typer.Option(metavar="URL", help="record the answers of an OpenAI-compatible server instead")
+    ] = None,
+    server_model: Annotated[str | None, typer.Option(metavar="NAME", help="a model of that server; default: its first")] = None,
     trust_remote_code: Trust = False,
 ) -> None:
-    """Record a workload: its prompts as token ids, and the reference tokens of plain greedy generation.
+    """Record a workload: prompts as token ids, with the reference tokens of plain greedy generation.
 
-    Interrupted, the same command goes on where it was.
+    After an interruption the same command continues where it was.
     """
     from cbbench.recording.sources import read_source
     from cbbench.workload.file import read_workload
@@ -108,7 +116,10 @@ def record(
 
 @workload_app.command("import")
 def import_(
-    what: Annotated[list[str], typer.Argument(metavar="[FORMAT] FILE...", help="FORMAT: see `cbbench list importers`; auto without")],
+    what: Annotated[
+        list[str],
+        typer.Argument(metavar="[FORMAT] FILE...", help="FORMAT: see `cbbench list importers`; default: recognised by its content"),
+    ],
     output: Output,
     format: Annotated[str, typer.Option(help="the same, as an option; auto tells it by header or keys")] = "auto",
     option: Annotated[list[str], typer.Option(help="KEY=VALUE, an option of the format")] = [],  # noqa: B006
@@ -134,7 +145,7 @@ def import_(
     model: Annotated[str, typer.Option(help="whose tokenizer reads texts")] = EMBEDDED,
     strict: Annotated[bool, typer.Option("--strict", help="stop at the first row that cannot be read")] = False,
 ) -> None:
-    """Import a trace or dataset in somebody's format, and print what was read, dropped and changed."""
+    """Import a trace or dataset, and print what was read, dropped and changed."""
     from cbbench import plugins
     from cbbench.importing.fitting import Fit
     from cbbench.importing.run import Ask, import_trace
@@ -196,7 +207,7 @@ def make(
     seed: Seed = 0,
     model: Annotated[str, typer.Option(help="named in the workload")] = EMBEDDED,
 ) -> None:
-    """Make a workload: lengths, arrivals and shared prefixes drawn from distributions."""
+    """Make a workload with random lengths, arrivals and shared prefixes."""
     from cbbench.workload.arrivals import arrivals_of
     from cbbench.workload.distributions import parse
     from cbbench.workload.file import read_workload
@@ -231,7 +242,7 @@ def describe(
     max_num_seqs: Annotated[int | None, typer.Option(min=1, help="of the longest batch; the workload's own without")] = None,
     format: Annotated[Shown, typer.Option(help="what stdout gets")] = Shown.table,
 ) -> None:
-    """What workloads ask for: lengths, arrivals, shared prefixes, and the memory that keys and values need."""
+    """Describe workloads: lengths, arrivals, shared prefixes, and the memory that keys and values need."""
     from cbbench.report.descriptions import print_descriptions
     from cbbench.workload.file import read_workload
 
