@@ -28,9 +28,13 @@ check: setup
 	$(BIN)/mypy
 
 # Draws docs/pictures by the commands that stand in the pages and renews their tables, from the runs in docs/records.
-.PHONY: pictures docs
+.PHONY: pictures docs models
 pictures: setup
 	$(BIN)/python -m tests.docs.pictures
+
+# Every decoder architecture of transformers, tiny and random, through three arms: writes docs/models.md (about five minutes).
+models: setup
+	$(BIN)/python -m tests.model.zoo
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -6,6 +6,7 @@ the copy is counted. Letters as in base.py.
 
 from __future__ import annotations
 
+import inspect
 from copy import copy
 
 import numpy as np
@@ -14,6 +15,8 @@ import torch
 from cbbench.attention.base import ForwardPass, LayerCall
 from cbbench.kvcache.base import KVView
 
+HEAD_DIM_MULTIPLE, LARGEST_HEAD_DIM = 8, 256  # flash kernels, both of them
+OLDEST_CAPABILITY = (8, 0)  # Ampere
 PAGE_MULTIPLE = 256  # flash-attn: a paged cache's block must be a multiple of it
 
 
@@ -50,6 +53,13 @@ class _CudaKernel:
         into.cu_seqlens_k.copy_(self.cu_seqlens_k)
         return into
 
+    def window(self, call: LayerCall) -> tuple[int, int]:
+        """Keys to the left and right of a query that it sees, -1 for all. A pass of one query a row needs no causal bound: its keys end
+        with the query, and only unbounded do the kernels take their decode path (packed heads of a group, split keys)."""
+        if call.window is not None:
+            return call.window - 1, 0
+        return (-1, -1) if self.max_q == 1 else (-1, 0)
+
     def read(self, layer: int, kv: KVView) -> tuple[torch.Tensor, torch.Tensor]:
         """A pool of pages [N, B, K, D], or packed [sum of lengths, K, D]."""
         if self.block_table is None:
@@ -68,8 +78,7 @@ class FlashAttnKernel(_CudaKernel):
         keys, values = self.read(call.layer, kv)
         out: torch.Tensor = flash_attn_varlen_func(
             queries_THD.contiguous(), keys, values, self.cu_seqlens_q, self.cu_seqlens_k, self.max_q, self.max_k,
-            softmax_scale=call.scale, causal=True, block_table=self.block_table,
-            window_size=(-1 if call.window is None else call.window - 1, 0),
+            softmax_scale=call.scale, causal=self.max_q > 1, block_table=self.block_table, window_size=self.window(call),
         )  # fmt: skip
         return out
 
@@ -81,15 +90,25 @@ class TorchKernel(_CudaKernel):
         from torch.nn.attention.varlen import varlen_attn
 
         keys, values = self.read(call.layer, kv)
-        paged = self.block_table is not None
         out = varlen_attn(
-            queries_THD.contiguous(), keys, values, self.cu_seqlens_q, None if paged else self.cu_seqlens_k,
-            self.max_q, self.max_k, scale=call.scale, window_size=(-1 if call.window is None else call.window - 1, 0),
-            enable_gqa=queries_THD.shape[1] != keys.shape[-2], seqused_k=self.lengths if paged else None,
+            queries_THD.contiguous(), keys, values, self.cu_seqlens_q, self.cu_seqlens_k,
+            self.max_q, self.max_k, scale=call.scale, window_size=self.window(call),
+            enable_gqa=queries_THD.shape[1] != keys.shape[-2], seqused_k=None if self.block_table is None else self.lengths,
             block_table=self.block_table, num_splits=1,
         )  # fmt: skip
         assert isinstance(out, torch.Tensor)
         return out
+
+
+def torch_lacks() -> str | None:
+    """Why the installed torch has no varlen attention as it is called here; None where it has."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return f"torch {torch.__version__} has no torch.nn.attention.varlen; 2.13 has"
+    wanted = {"window_size", "enable_gqa", "seqused_k", "block_table", "num_splits"}
+    missing = wanted - {*inspect.signature(varlen_attn).parameters}
+    return f"torch {torch.__version__} has no {', '.join(sorted(missing))} in varlen_attn; 2.13 has" if missing else None
 
 
 def check_cu_seqlens(cu_seqlens: np.ndarray, num_tokens: int) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from cbbench.kvcache.base import KVView
+from cbbench.kvcache.base import KVSpec, KVView
 from cbbench.plan import Plan, Row
 from cbbench.strategy import Strategy, StrictOptions
 
@@ -94,6 +94,10 @@ class Attention(Strategy, ABC):
     def __init__(self, options: StrictOptions) -> None:
         self.options = options
 
+    def cannot_serve(self, spec: KVSpec, device: str) -> str | None:
+        """Why this attention cannot serve a model of this shape there; None where it can."""
+        return None
+
     @abstractmethod
     def lay_out(self, plan: Plan) -> list[ForwardPass]:
         """The passes of one step; together they hold every live row once."""
@@ -113,6 +117,11 @@ class Attention(Strategy, ABC):
         `state` that `prepare` made for a pass of as many rows. With `into` None new ones are made, wide enough for rows of
         `longest_tokens`. Returns the filled state, or None where such a pass cannot be captured."""
         return None
+
+    def reads(self, device: str) -> str:
+        """The form in which it reads keys and values there: `ragged`, `padded`, `packed` or `pool` as KVView names them, or `pages`,
+        which is `pool` where that has pages that its kernel takes and `packed` elsewhere."""
+        return "ragged"
 
     def backend(self, device: str, dtype: str) -> str:
         """The kernel that runs, for the record."""

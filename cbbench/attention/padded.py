@@ -23,14 +23,17 @@ class Masks:
 
 
 class Padded(Attention):
-    """Prompts of a step in one rectangle, decodes in another, each row padded on the left to the longest.
+    """Puts the prompts of a step in one rectangle and the decodes in another; each row is padded on the left to the longest.
 
-    Padding is known from lengths, never from token ids. Rows held by a static batch are computed like the others and
-    thrown away.
+    The position of padding follows from lengths, not from token ids. Held rows of a static batch are computed like the
+    others, and their results are discarded.
 
-    Cost: padded positions go through every linear layer; keys of every row are read to the longest row's length.
+    Cost: padded positions go through every linear layer; keys are read up to the longest row's length for every row.
     Use when: you need the baseline, or all lengths are equal.
     """
+
+    def reads(self, device: str) -> str:
+        return "padded"
 
     def lay_out(self, plan: Plan) -> list[ForwardPass]:
         decodes = [row for row in plan.rows if row.is_decode or row.is_held]

@@ -11,11 +11,11 @@ from cbbench.plan import Plan
 
 
 class Serial(Attention):
-    """Packs the tokens of all sequences through the linear layers; attention runs one sequence at a time.
+    """Packs the tokens of all sequences for the linear layers; attention runs for one sequence at a time.
 
     Source: Yu et al., Orca (OSDI 2022), section 3.2, selective batching.
 
-    Cost: one small attention call a sequence and layer; no padding anywhere.
+    Cost: one small attention call per sequence and layer. There is no padding.
     Use when: no varlen kernel exists for the device.
     """
 

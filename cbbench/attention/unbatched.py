@@ -1,4 +1,4 @@
-"""One forward pass a sequence, the tutorial's baseline. See it: `cbbench run workloads/tutorial.yaml --attn unbatched,varlen`."""
+"""One forward pass per sequence, the tutorial's baseline. See it: `cbbench run workloads/tutorial.yaml --attn unbatched,varlen`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from cbbench.plan import Plan
 class Unbatched(Attention):
     """Runs the whole model once for each sequence of the step.
 
-    Cost: the weights are read once a sequence instead of once a step.
-    Use when: you need the baseline without any batching, under any scheduler.
+    Cost: the weights are read once per sequence instead of once per step.
+    Use when: you need a baseline without batching, under any scheduler.
     """
 
     def lay_out(self, plan: Plan) -> list[ForwardPass]:

@@ -9,27 +9,25 @@ import torch
 from pydantic import Field
 
 from cbbench.attention.base import Attention, ForwardPass, LayerCall, packed_pass
-from cbbench.kvcache.base import KVView
+from cbbench.kvcache.base import KVSpec, KVView
 from cbbench.plan import Plan
 from cbbench.strategy import StrictOptions
 
 
 class Varlen(Attention):
-    """Packs all tokens of a step; attention is ONE kernel call over all sequences, prefill, decode and mixed.
+    """Packs all tokens of a step; attention is one kernel call over all sequences, prefills and decodes together.
 
-    cpu: our compiled kernel over the block table (attention/_varlen_cpu.py). CUDA: flash-attn's varlen call where it
-    is installed, else torch.nn.attention.varlen. The backend that ran is in the record.
+    On a CPU this is our own compiled kernel, which follows the block table (attention/_varlen_cpu.py). On CUDA it is
+    flash-attn's varlen call if that is installed, else torch.nn.attention.varlen. The saved record names the kernel.
     Source: Dao, FlashAttention-2 (2023), section 3; Kwon et al., vLLM (SOSP 2023), section 4.3.
 
     Cost: needs a kernel for the device and dtype.
-    Use when: lengths differ, which is always.
+    Use when: lengths differ, which is the normal case.
     """
 
     class Options(StrictOptions):
-        backend: Literal["auto", "cpu", "flash-attn", "torch"] = Field(
-            "auto", description="the kernel; auto takes the best that is installed"
-        )
-        cuda_graphs: bool = Field(False, description="replay decode steps as CUDA graphs; needs paged blocks of a multiple of 256")
+        backend: Literal["auto", "cpu", "flash-attn", "torch"] = Field("auto", description="the kernel; auto takes the best installed one")
+        cuda_graphs: bool = Field(False, description="replay decode steps as CUDA graphs; needs paged, block_size a multiple of 256")
 
     options: Options
 
@@ -55,10 +53,26 @@ class Varlen(Attention):
             return f"varlen's {backend} kernel takes float16 and bfloat16, not {dtype}; padded, serial and unbatched do"
         if backend == "flash-attn" and find_spec("flash_attn") is None:
             return "flash-attn is not installed: pip install cbbench[flash]"
-        return None
+        from cbbench.attention._varlen_cuda import OLDEST_CAPABILITY, torch_lacks
+
+        if torch.cuda.is_available() and torch.cuda.get_device_capability() < OLDEST_CAPABILITY:
+            found = ".".join(map(str, torch.cuda.get_device_capability()))
+            return f"varlen's {backend} kernel needs a GPU of compute capability 8.0, this one has {found}; padded, serial and unbatched do"
+        return torch_lacks() if backend == "torch" else None
+
+    def cannot_serve(self, spec: KVSpec, device: str) -> str | None:
+        from cbbench.attention._varlen_cuda import HEAD_DIM_MULTIPLE, LARGEST_HEAD_DIM
+
+        backend = _choose(self.options.backend, device)
+        if backend == "cpu" or (spec.head_dim % HEAD_DIM_MULTIPLE == 0 and spec.head_dim <= LARGEST_HEAD_DIM):
+            return None
+        return f"varlen's {backend} kernel takes heads of a multiple of {HEAD_DIM_MULTIPLE} up to {LARGEST_HEAD_DIM}, not {spec.head_dim}"
 
     def backend(self, device: str, dtype: str) -> str:
         return (_choose(self.options.backend, device) or "none") + (" in CUDA graphs" if self.options.cuda_graphs else "")
+
+    def reads(self, device: str) -> str:
+        return "pool" if _choose(self.options.backend, device) == "cpu" else "pages"
 
     def lay_out(self, plan: Plan) -> list[ForwardPass]:
         return [packed_pass(plan.rows)]

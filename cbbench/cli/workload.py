@@ -109,7 +109,7 @@ def record(
 
         if threads:
             torch.set_num_threads(threads)
-        loaded = load(name, str(dtype or (own.dtype if own else Dtype.float32)), choose_device(device), base_dir, trust_remote_code)
+        loaded = load(name, str(dtype or (own.dtype if own else Dtype.float32)), choose_device(device), base_dir, trust_remote_code, False)
         record_workload(loaded, base_dir, read, target, track, warn)
     print(target)
 

@@ -77,8 +77,9 @@ class VirtualExecutor:
 
     max_positions: int | None = None
 
-    def __init__(self, attention: Attention, step_s: float, position_s: float) -> None:
+    def __init__(self, attention: Attention, cache: KVCache, step_s: float, position_s: float) -> None:
         self.attention = attention
+        self.cache = cache
         self.step_s = step_s
         self.position_s = position_s
 
@@ -88,6 +89,9 @@ class VirtualExecutor:
     def step(self, plan: Plan, clock: Clock) -> StepResult:
         assert isinstance(clock, VirtualClock)
         passes = self.attention.lay_out(plan)
+        for forward_pass in passes:
+            for num_tokens in self.cache.copies(forward_pass.rows, self.attention.reads("cpu")):
+                self.cache.count_copy(num_tokens, self.cache.spec.num_layers)
         model_s = self.step_s + self.position_s * sum(p.num_positions for p in passes)
         clock.wait_until(clock.now() + model_s)
         tokens = [(row.sequence, self._token(row.sequence)) for row in plan.live if row.samples]

@@ -175,10 +175,11 @@ class Engine:
                 passes=[describe_pass(p) for p in result.passes], rows=describe_rows(plan, slot_of), kv=self.cache.resident(),
                 free_tokens=self.cache.free_tokens(),
                 external_tokens=self.cache.external_tokens(scheduler.waiting[0]) if scheduler.waiting else 0,
-                copied_bytes=self.cache.copied_bytes, preempted=self.room.preempted,
+                copied_bytes=self.cache.copied_bytes,
+                copied_tokens=self.cache.copied_layer_tokens // self.cache.spec.num_layers, preempted=self.room.preempted,
             )
         )  # fmt: skip
-        self.mark_s, self.cache.copied_bytes, self.room.preempted = end_s, 0, []
+        self.mark_s, self.cache.copied_bytes, self.cache.copied_layer_tokens, self.room.preempted = end_s, 0, 0, []
 
     def record(self, interrupted: bool = False) -> RunRecord:
         requests = [RequestRecord.of(s, self.submitted_s.get(s.index)) for s in self.sequences]

@@ -31,6 +31,7 @@ class StepRecord:
     free_tokens: int
     external_tokens: int  # free, but in no hole that the next waiting request fits
     copied_bytes: int
+    copied_tokens: int  # the same in tokens
     preempted: list[int]
 
 

@@ -25,6 +25,16 @@ class Pool:
         self.values[:, start : start + num_entries] = 0
 
 
+def even_step(first_R: np.ndarray, longest: int, num_clear: int) -> int | None:
+    """Entries from one row's first to the next one's where `padded` can be a view, else None: see PoolView."""
+    if longest > num_clear:
+        return None
+    steps = np.diff(first_R)
+    if len(steps) and (steps[0] < 0 or (steps != steps[0]).any()):
+        return None
+    return int(steps[0]) if len(steps) else longest
+
+
 class PoolView(KVView):
     """Rows of a pool. One run a row (contiguous memory) makes `ragged` a view; more make it a gather.
 
@@ -84,14 +94,7 @@ class PoolView(KVView):
 
     @cached_property
     def _even_step(self) -> int | None:
-        """Entries from one row to the next where `padded` can be a view, else None."""
-        longest = max(self.lengths)
-        if longest > self.num_clear:
-            return None
-        steps = np.diff(self.entries.first_RM[:, 0])
-        if len(steps) and (steps[0] < 0 or (steps != steps[0]).any()):
-            return None
-        return int(steps[0]) if len(steps) else longest
+        return even_step(self.entries.first_RM[:, 0], max(self.lengths), self.num_clear)
 
     def _rectangle(self, pool_SKD: torch.Tensor, step: int) -> torch.Tensor:
         """The rows as they stand in the pool, [R, L, K, D]."""

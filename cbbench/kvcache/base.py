@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -123,7 +124,13 @@ class KVCache(Strategy, ABC):
         self.options = options
         self.written: dict[int, int] = {}  # sequence index -> positions whose keys and values are stored
         self.copied_bytes = 0
-        self.peak_extra_bytes = 0  # memory alive for a moment beside what is reserved (growth by copying)
+        self.copied_layer_tokens = 0  # the same in tokens, each counted in every layer
+        self.peak_extra_bytes = 0  # memory alive for a moment beside what is reserved: the largest copy
+
+    @classmethod
+    def unit_tokens(cls, options: Any) -> int:
+        """Entries that are given and taken together."""
+        return 1
 
     # Room: counts only.
 
@@ -190,6 +197,15 @@ class KVCache(Strategy, ABC):
     def view(self, rows: list[Row]) -> KVView:
         """Access for one forward pass over these rows, whose room is already reserved."""
 
-    def count_copy(self, num_tokens: int) -> None:
-        """Adds the bytes of one layer's keys and values of `num_tokens` tokens."""
-        self.copied_bytes += num_tokens * self.spec.bytes_per_token // self.spec.num_layers
+    def count_copy(self, num_tokens: int, num_layers: int = 1) -> None:
+        """Adds the bytes of one layer's keys and values of `num_tokens` tokens, or of so many layers, one after another."""
+        copied_bytes = num_tokens * self.spec.bytes_per_token // self.spec.num_layers
+        self.copied_bytes += copied_bytes * num_layers
+        self.copied_layer_tokens += num_tokens * num_layers
+        self.peak_extra_bytes = max(self.peak_extra_bytes, copied_bytes)
+
+    def copies(self, rows: list[Row], form: str) -> list[int]:
+        """Tokens of each copy that one layer makes in a pass over these rows: to write what is new, and to be read in `form`
+        (Attention.reads). What a virtual run counts; a test holds it against what a real one copies."""
+        lengths = [row.stop for row in rows]
+        return [] if form == "ragged" else [len(rows) * max(lengths) if form == "padded" else sum(lengths)]

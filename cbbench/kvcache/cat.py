@@ -12,12 +12,12 @@ from cbbench.strategy import StrictOptions
 
 
 class Cat(KVCache):
-    """Each sequence has one tensor a layer, exactly as long as its tokens; every step makes a longer copy.
+    """Each sequence has tensors of exactly its length, per layer; every step copies them into longer ones.
 
         step n     A | k0 k1 k2 |
-        step n+1   A | k0 k1 k2 | -> | k0 k1 k2 k3 |     both alive while the new one is filled
+        step n+1   A | k0 k1 k2 | -> | k0 k1 k2 k3 |     both exist during the copy
 
-    Cost: every step moves the whole cache once more; old and new copy of a layer are alive together.
+    Cost: every step copies the keys and values of all running sequences; the old and the new copy of a layer exist together.
     Use when: you need the baseline that most tutorials start from.
     """
 
@@ -59,6 +59,9 @@ class Cat(KVCache):
         nothing = torch.empty((0, self.spec.num_kv_heads, self.spec.head_dim), dtype=dtype, device=device)
         self.empty = [(nothing, nothing)] * self.spec.num_layers
 
+    def copies(self, rows: list[Row], form: str) -> list[int]:
+        return [*(row.start for row in rows if not row.is_held), *super().copies(rows, form)]
+
     def view(self, rows: list[Row]) -> KVView:
         return CatView(self, rows)
 
@@ -75,7 +78,6 @@ class CatView(KVView):
             old_keys, old_values = layers[layer]
             layers[layer] = (torch.cat([old_keys, keys]), torch.cat([old_values, values]))
             self.cache.count_copy(row.start)
-            self.cache.peak_extra_bytes = max(self.cache.peak_extra_bytes, 2 * old_keys.nbytes)
 
     def ragged(self, layer: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         return [self.cache.tensors[row.sequence.index][layer] for row in self.rows]

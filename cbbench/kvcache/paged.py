@@ -15,19 +15,19 @@ from cbbench.strategy import StrictOptions
 
 
 class Paged(KVCache):
-    """Memory in blocks of `block_size` tokens; a block table a sequence, a free list for the rest.
+    """Memory is divided into blocks of `block_size` tokens; a block table per sequence lists the blocks that it has taken.
 
         pool     | A0 | B0 | A1 | .. | B1 | .. |     a block is taken when the sequence reaches it
         tables   A: 0 2    B: 1 4
 
     Source: Kwon et al., vLLM (SOSP 2023), section 4.
 
-    Cost: the unfilled end of each last block; attention must follow a table or gather.
-    Use when: many sequences of unknown length share little memory.
+    Cost: the end of each sequence's last block is not used; attention must follow the block table or copy the keys together.
+    Use when: many sequences of unknown length share limited memory.
     """
 
     class Options(StrictOptions):
-        block_size: int = Field(16, ge=1, description="tokens a block")
+        block_size: int = Field(16, ge=1, description="tokens per block")
 
     options: Options
 
@@ -37,6 +37,10 @@ class Paged(KVCache):
         self.free_blocks = list(range(self.num_blocks))[::-1]  # a stack: the block freed last is still in the CPU's cache
         self.tables: dict[int, np.ndarray] = {}  # sequence index -> block ids, as many as it may ever need
         self.num_held: dict[int, int] = {}  # sequence index -> blocks taken, the filled part of its table
+
+    @classmethod
+    def unit_tokens(cls, options: Options) -> int:
+        return options.block_size
 
     def refusal(self, sequence: Sequence) -> str | None:
         needed = self.blocks_for(sequence.request.max_kv_tokens)
@@ -87,6 +91,16 @@ class Paged(KVCache):
 
     def allocate(self, dtype: torch.dtype, device: torch.device) -> None:
         self.pool = Pool(self.spec, self.capacity_tokens(), dtype, device)
+
+    def copies(self, rows: list[Row], form: str) -> list[int]:
+        in_place = {
+            "pool": True,
+            "pages": self.options.block_size % 256 == 0,
+            "ragged": max(self.blocks_for(row.stop) for row in rows) == 1,
+        }
+        if form == "ragged" and not in_place["ragged"]:
+            form = "packed"
+        return [] if in_place.get(form) else super().copies(rows, form)
 
     def view(self, rows: list[Row]) -> KVView:
         most = max(self.blocks_for(row.stop) for row in rows)

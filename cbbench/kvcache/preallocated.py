@@ -1,4 +1,4 @@
-"""A contiguous region for a whole life. See it: `cbbench run workloads/mixed.yaml --kv preallocated,paged`."""
+"""A contiguous region per request. See it: `cbbench run workloads/mixed.yaml --kv preallocated,paged`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import Field
 
 from cbbench.errors import CacheError
 from cbbench.kvcache._arena import Buddy, FirstFit
-from cbbench.kvcache._pool import Pool, PoolView
+from cbbench.kvcache._pool import Pool, PoolView, even_step
 from cbbench.kvcache.base import EntryTable, KVCache, KVSpec, KVView
 from cbbench.plan import Row
 from cbbench.request import Sequence
@@ -18,23 +18,25 @@ from cbbench.strategy import StrictOptions
 
 
 class Preallocated(KVCache):
-    """At admission a sequence takes one contiguous region of an arena, large enough for its whole life.
+    """At admission, a sequence reserves one contiguous region of memory with room for all tokens that it may ever have.
 
         arena    | A A A . . . . . | B B . . . . . . |  free  |     . reserved, not yet written
 
-    `reserve` says how large: `max_len` as the workload's longest request, `pow2` the prompt and the next power of two
-    of max_new_tokens, `exact` what was asked for. Source: the Orca (Max), (Pow2) and (Oracle) baselines of Kwon et
-    al., vLLM (SOSP 2023), section 6.1; our `exact` knows max_new_tokens, not when the model will stop.
-    Regions are cleared when taken; rows in even steps are then a rectangle that `padded` reads in place.
+    The option `reserve` sets the size of a region. `max_len`: the length of the workload's longest request. `pow2`: the
+    prompt, plus max_new_tokens rounded up to a power of two. `exact`: the most that the request can need, which is the prompt
+    plus max_new_tokens - 1.
+    Source: the baselines Orca (Max), (Pow2) and (Oracle) of Kwon et al., vLLM (SOSP 2023), section 6.1. Our `exact` knows
+    max_new_tokens, but not where the model will stop.
+    A region is set to zero when it is taken. Regions at equal distances form a rectangle, which `padded` reads in place.
 
-    Cost: memory held from the first step for tokens that come late or never; holes between regions.
-    Use when: lengths are known and equal, or reads must be views.
+    Cost: memory is reserved from the first step for tokens that come late or never; free gaps (holes) remain between regions.
+    Use when: lengths are known and equal, or keys and values must be read without a copy.
     """
 
     class Options(StrictOptions):
-        reserve: Literal["max_len", "pow2", "exact"] = Field("max_len", description="how large a region is")
-        max_len: int | None = Field(None, ge=1, description="tokens a region with reserve: max_len; default: the longest request")
-        placement: Literal["first-fit", "buddy"] = Field("first-fit", description="which hole a region takes")
+        reserve: Literal["max_len", "pow2", "exact"] = Field("max_len", description="the size of a region")
+        max_len: int | None = Field(None, ge=1, description="tokens per region with reserve=max_len; default: the longest request")
+        placement: Literal["first-fit", "buddy"] = Field("first-fit", description="how a hole for a new region is chosen")
 
     options: Options
 
@@ -102,6 +104,11 @@ class Preallocated(KVCache):
 
     def allocate(self, dtype: torch.dtype, device: torch.device) -> None:
         self.pool = Pool(self.spec, self.budget_tokens, dtype, device)
+
+    def copies(self, rows: list[Row], form: str) -> list[int]:
+        starts, sizes = zip(*(self.regions[row.sequence.index] for row in rows), strict=True)
+        is_rectangle = even_step(np.array(starts), max(row.stop for row in rows), min(sizes)) is not None
+        return [] if form == "pool" or (form == "padded" and is_rectangle) else super().copies(rows, form)
 
     def view(self, rows: list[Row]) -> KVView:
         assert self.pool is not None

@@ -17,18 +17,41 @@ from cbbench.kernels.layer import after, before
 from cbbench.kernels.products import Panels
 from cbbench.model import attention_interface
 from cbbench.model.fused_layers import QKV, FusedRMSNorm, GatedMLP, PackedLinear, SharedProjection, kernels_take, same_values
+from cbbench.model.self_test import last_position
 
 
 def fuse_decoder_layers(hf: Any) -> int:
     """Replaces layers of a Hugging Face model in place, where what replaces them computes the same; returns how many. After `fuse`."""
     count = 0
     with attention_interface.serving(hf), torch.inference_mode():
+        asked = _asked(hf)
         for module in list(hf.modules()):
             for name, child in list(module.named_children()):
-                if (short := FusedDecoderLayer.of(child)) is not None:
+                if child in asked and (short := FusedDecoderLayer.of(child, asked[child])) is not None:
                     setattr(module, name, short)
                     count += 1
     return count
+
+
+def _asked(hf: Any) -> dict[nn.Module, dict[str, Any]]:
+    """What the model itself calls each of its modules that has position embeddings with: positions near and far."""
+    found: dict[nn.Module, dict[str, Any]] = {}
+
+    def note(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        if "position_embeddings" in kwargs:
+            found[module] = {key: value for key, value in kwargs.items() if key != "cbbench"}
+
+    limit = last_position(hf.config) or getattr(hf.config.get_text_config(), "max_position_embeddings", None) or 1 << 15
+    positions = torch.tensor([[0, 1, 2, limit // 3, limit // 2, limit - 1]], device=hf.device)
+    hooks = [module.register_forward_pre_hook(note, with_kwargs=True) for module in hf.modules() if _has_the_form(module)]
+    if not hooks:
+        return {}
+    try:
+        hf(input_ids=torch.zeros_like(positions), position_ids=positions, use_cache=False, cbbench=_Listener())
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found
 
 
 class FusedDecoderLayer(nn.Module):
@@ -48,15 +71,16 @@ class FusedDecoderLayer(nn.Module):
         self.after = (o.weight, o.bias, second, eps, unit.gate_up, unit.gate_up_bias, unit.down, unit.down_bias)
 
     @classmethod
-    def of(cls, layer: Any) -> FusedDecoderLayer | None:
-        """None for a module that is no decoder layer, or one that computes something else."""
-        if not _has_the_form(layer):
+    def of(cls, layer: Any, asked: dict[str, Any]) -> FusedDecoderLayer | None:
+        """None for a module that computes something else when the model calls it with `asked`: cos and sin [B, W, D] among others."""
+        embeddings = asked.get("position_embeddings")
+        if not _has_the_form(layer) or not isinstance(embeddings, tuple):
             return None
-        width, head_dim = len(layer.input_layernorm.weight), layer.self_attn.head_dim
-        generator = torch.Generator().manual_seed(0)
-        x = torch.randn(2, 3, width, generator=generator) * torch.tensor([0.1, 1.0, 10.0])[:, None]
-        angles = torch.rand(2, 3, head_dim // 2, generator=generator).repeat(1, 1, 2) * 6
-        asked: dict[str, Any] = {"position_embeddings": (angles.cos(), angles.sin()), "attention_mask": None}
+        if len(embeddings) != 2 or any(part.shape[-1] != layer.self_attn.head_dim for part in embeddings):
+            return None  # only a part of each head is turned
+        width, lead = len(layer.input_layernorm.weight), embeddings[0].shape[-2]
+        scales = torch.tensor([0.1, 1.0, 10.0]).repeat(lead)[:lead, None]
+        x = torch.randn(1, lead, width, generator=torch.Generator().manual_seed(0)) * scales
         theirs, ours = _Listener(), _Listener()
         try:
             expected = layer(x, **asked, cbbench=theirs)
@@ -72,6 +96,8 @@ class FusedDecoderLayer(nn.Module):
         if cbbench is None:
             return self.layer(hidden_states, *args, position_embeddings=position_embeddings, **kwargs)
         lead = hidden_states.shape[:2]
+        if any(part.shape[-1] != self.head_dim for part in position_embeddings):
+            raise ValueError(f"cos and sin of {position_embeddings[0].shape[-1]} where the layer was made for {self.head_dim}")
         x = rows_of(hidden_states)
         cos, sin = (rows_of(part.expand(*lead, -1)) for part in position_embeddings)
         queries, keys, values = (
@@ -79,7 +105,7 @@ class FusedDecoderLayer(nn.Module):
         )  # fmt: skip
         before(x, *self.before, cos, sin, queries.numpy(), keys.numpy(), values.numpy())
         by_row = [part.unflatten(0, lead) for part in (queries, keys, values)]
-        attended = cbbench.attend(self.call, *by_row, None)
+        attended = cbbench.attend(self.call, *by_row)
         out = torch.empty(x.shape)
         after(x, rows_of(attended.flatten(2)), *self.after, out.numpy())
         return out.unflatten(0, lead)
@@ -114,7 +140,7 @@ class _Listener:
         self.calls: list[LayerCall] = []
         self.heard: list[torch.Tensor] = []
 
-    def attend(self, call: LayerCall, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, _: str | None) -> torch.Tensor:
+    def attend(self, call: LayerCall, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         self.calls.append(call)
         self.heard += [queries, keys, values]
         return queries.flip(-1)

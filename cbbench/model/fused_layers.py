@@ -18,7 +18,6 @@ from cbbench.kernels.norms import rms_norm
 from cbbench.kernels.products import GatedPanels, Panels
 from cbbench.kernels.vectors import HAS_FMA
 
-ARITHMETIC = 2  # counted up where a prepared model comes to round otherwise: kept references go by it
 QKV = ("q_proj", "k_proj", "v_proj")
 GROUPS = (QKV, ("gate_proj", "up_proj"))  # names of projections that get the same input
 

@@ -28,18 +28,25 @@ Capture = Callable[[Run], tuple[Callable[[], None], torch.Tensor]]
 WARMUPS = 3  # kernels choose themselves and take their workspace outside the graph
 
 
-def cuda_graph(run: Run) -> tuple[Callable[[], None], torch.Tensor]:
-    """What replays the run, and where its result then lies."""
-    aside = torch.cuda.Stream()
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):
-        for _ in range(WARMUPS):
-            run()
-    torch.cuda.current_stream().wait_stream(aside)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = run()
-    return graph.replay, result
+class CudaGraphs:
+    """Captures runs one after another; all have one pool of memory, since only one of them is replayed at a time."""
+
+    def __init__(self) -> None:
+        self.pool: Any = None
+
+    def __call__(self, run: Run) -> tuple[Callable[[], None], torch.Tensor]:
+        """What replays the run, and where its result then lies."""
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            for _ in range(WARMUPS):
+                run()
+        torch.cuda.current_stream().wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool):
+            result = run()
+        self.pool = graph.pool()
+        return graph.replay, result
 
 
 @dataclass
@@ -60,11 +67,11 @@ class DecodeGraphs:
     Captures all numbers of rows up to `max_num_seqs` when it is made, before any clock runs, on sequences of one token that
     it lends from the cache and gives back. Made inside `model.serving()`."""
 
-    def __init__(self, model: Model, attention: Attention, cache: KVCache, max_num_seqs: int, capture: Capture = cuda_graph) -> None:
+    def __init__(self, model: Model, attention: Attention, cache: KVCache, max_num_seqs: int, capture: Capture | None = None) -> None:
         self.model = model
         self.attention = attention
         self.cache = cache
-        self.capture = capture
+        self.capture = capture or CudaGraphs()
         self.captured: dict[int, Captured] = {}
         self.longest_tokens = min(cache.capacity_tokens(), model.max_positions or cache.capacity_tokens())  # of a row
         lent = [Row(Sequence(Request(f"capture {n}", (0,), 1), -n), 0, 1) for n in range(1, max_num_seqs + 1)]

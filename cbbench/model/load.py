@@ -15,10 +15,10 @@ from transformers.utils import logging as transformers_logging
 
 from cbbench.errors import UserError
 from cbbench.kvcache.base import KVSpec
-from cbbench.model import gguf
+from cbbench.machine.malloc import keep_freed_memory
+from cbbench.model import gguf, self_test
 from cbbench.model.decoder_layers import fuse_decoder_layers
 from cbbench.model.fused_layers import fuse
-from cbbench.model.malloc import keep_freed_memory
 from cbbench.model.model import Model, vocabulary
 from cbbench.workload.rows import Vocabulary
 
@@ -39,22 +39,54 @@ def load(
 ) -> Model:  # fmt: skip
     """`smollm2-135m` (embedded), a hub id, a directory, a .gguf file, or `random:<config.json>[@SEED]`.
 
-    Relative paths count from `base_dir`. Safetensors only. `prepare` makes its layers ready (fused.py). Raises UserError
-    with what to do when there is no such model, and for one that cannot be served.
+    Relative paths count from `base_dir`. Safetensors only. `prepare`: see `prepare_layers`; what is to be the truth for others
+    is asked of the model before. Raises UserError with what to do when there is no such model, and for one that cannot be served.
     """
     _quiet()
     base_dir = base_dir or Path.cwd()
     if name.startswith(RANDOM):
-        return _wrap(name, _random(name.removeprefix(RANDOM), DTYPES[dtype], base_dir).to(device), None, prepare)
-    source, options = _source(name, base_dir), {"trust_remote_code": trust_remote_code}
+        shape, tokenizer = name.removeprefix(RANDOM), None
+
+        def read() -> PreTrainedModel:
+            return _random(shape, DTYPES[dtype], base_dir).to(device)
+    else:
+        source, options = _source(name, base_dir), {"trust_remote_code": trust_remote_code}
+
+        def read() -> PreTrainedModel:
+            return _pretrained(name, source, DTYPES[dtype], options).to(device)
+
+        tokenizer = _tokenizer(source, options)
+    model = _wrap(name, read(), tokenizer)
+    model.read_again = read
+    if prepare:
+        prepare_layers(model)
+    return model
+
+
+def prepare_layers(model: Model) -> None:
+    """Fuses and packs the model's layers in place, where what replaces them computes the same. The whole is then tried as it is
+    served, against what the model answered when it was loaded; where that differs the model is read again and stays as it is."""
+    try:
+        model.prepared = fuse(model.hf) | {"layers": fuse_decoder_layers(model.hf)}
+        off = self_test.differs(model.hf, model.spec, model.tried)
+        reason = None if off is None else f"prepared layers give logits that are off by {off:.2g} of the largest"
+    except Exception as error:  # foreign code that looks into a layer which is no longer there
+        reason = f"it does not run on prepared layers ({type(error).__name__}: {error})"
+    if reason is not None:
+        assert model.read_again is not None
+        model.hf, model.prepared, model.unprepared = _neutral(model.read_again()), None, reason
+    elif model.device.type == "cpu":
+        keep_freed_memory()
+
+
+def _pretrained(name: str, source: str, dtype: torch.dtype, options: dict[str, Any]) -> PreTrainedModel:
     try:
         _refuse_encoder_decoder(AutoConfig.from_pretrained(source, **options))
-        hf = AutoModelForCausalLM.from_pretrained(source, dtype=DTYPES[dtype], use_safetensors=True, **options)
+        return AutoModelForCausalLM.from_pretrained(source, dtype=dtype, use_safetensors=True, **options)
     except UserError:
         raise
     except Exception as error:  # whatever a foreign file or an unreachable hub raises
         raise UserError(f"model {name!r} cannot be loaded: {_first_line(error)}. {HINT}") from error
-    return _wrap(name, hf.to(device), _tokenizer(source, options), prepare)
 
 
 @dataclass(frozen=True)
@@ -160,20 +192,19 @@ def _tokenizer(source: str, options: dict[str, Any]) -> Any | None:
         return None
 
 
-def _wrap(name: str, hf: PreTrainedModel, tokenizer: Any | None, prepare: bool) -> Model:
+def _neutral(hf: PreTrainedModel) -> PreTrainedModel:
+    hf.generation_config = GenerationConfig()
+    return hf.eval()
+
+
+def _wrap(name: str, hf: PreTrainedModel, tokenizer: Any | None) -> Model:
     """Reads the end-of-sequence ids as `generate` would, then makes the generation config neutral for both sides."""
     given = hf.generation_config or GenerationConfig()
     eos = given.eos_token_id if given.eos_token_id is not None else getattr(hf.config, "eos_token_id", None)
     eos_ids = frozenset([eos] if isinstance(eos, int) else eos or [])
     harmless = ("_from_model_config", "transformers_version", "bos_token_id", "eos_token_id", "pad_token_id", "use_cache")
     neutralised = {key: value for key, value in given.to_diff_dict().items() if key not in harmless}
-    hf.generation_config = GenerationConfig()
-    model = Model(name, hf.eval(), tokenizer, eos_ids, neutralised)
-    if prepare:
-        model.prepared = fuse(hf) | {"layers": fuse_decoder_layers(hf)}
-        if hf.device.type == "cpu":
-            keep_freed_memory()
-    return model
+    return Model(name, _neutral(hf), tokenizer, eos_ids, neutralised)
 
 
 def _first_line(error: Exception) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import zlib
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +16,7 @@ from transformers import PreTrainedModel
 
 from cbbench.attention.base import Attention, ForwardPass
 from cbbench.kvcache.base import KVSpec, KVView
-from cbbench.model import attention_interface
+from cbbench.model import attention_interface, self_test
 from cbbench.workload.rows import Vocabulary
 
 
@@ -27,13 +29,17 @@ class Model:
     tokenizer: Any | None
     eos_ids: frozenset[int]
     neutralised: dict[str, Any]  # what its generation_config asked for beside greedy; used by neither side
-    prepared: dict[str, int] | None = None  # what fused.py did to its linear layers; the digest is of the weights before
+    prepared: dict[str, int] | None = None  # what load.py made of its layers; the digest is of the weights before
+    unprepared: str | None = None  # why its layers had to stay as they are
+    read_again: Callable[[], PreTrainedModel] | None = None  # the same weights anew
     spec: KVSpec = field(init=False)
+    tried: self_test.Tried = field(init=False)  # what its own attention answered at load
     cost: dict[str, int] | None = field(init=False)  # what a token costs, see `cost`
     digest: str = field(init=False)  # of weights and the configuration that shapes its outputs
 
     def __post_init__(self) -> None:
-        self.spec = attention_interface.probe(self.hf)
+        self.spec, windows = attention_interface.probe(self.hf)
+        self.tried = self_test.check(self.hf, self.spec, windows)
         self.digest = digest(self.hf)
         self.cost = cost(self.hf)
 
@@ -49,7 +55,9 @@ class Model:
 
     @property
     def max_positions(self) -> int | None:
-        return getattr(self.hf.config.get_text_config(), "max_position_embeddings", None)
+        """Positions that a request may have."""
+        limits = (getattr(self.hf.config.get_text_config(), "max_position_embeddings", None), self_test.last_position(self.hf.config))
+        return min((limit for limit in limits if limit), default=None)
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -91,6 +99,8 @@ class Model:
     def greedy(self, ids_BW: torch.Tensor, positions_BW: torch.Tensor, keep: torch.Tensor, step: attention_interface.Step) -> torch.Tensor:
         """The most likely next token of the columns `keep`, [B, len(keep)]. Works on the device alone: it can be captured."""
         logits = self.hf(input_ids=ids_BW, position_ids=positions_BW, use_cache=False, logits_to_keep=keep, cbbench=step).logits
+        if logits.shape[1] != len(keep):  # an architecture that does not know logits_to_keep
+            logits = logits[:, keep]
         found: torch.Tensor = logits.float().argmax(-1)
         return found
 
@@ -138,17 +148,23 @@ def cost(hf: PreTrainedModel) -> dict[str, int] | None:
     }  # fmt: skip
 
 
-SHAPING = (
-    "model_type", "num_attention_heads", "num_key_value_heads", "head_dim", "hidden_act", "activation_function", "rms_norm_eps",
-    "layer_norm_eps", "layer_norm_epsilon", "rope_theta", "rope_scaling", "rope_parameters", "sliding_window", "layer_types",
-)  # fmt: skip
+NO_MATTER = {  # keys of a configuration that say nothing about what a model computes
+    "_name_or_path", "name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures", "use_cache", "return_dict",
+    "output_attentions", "output_hidden_states", "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "id2label", "label2id",
+}  # fmt: skip
 
 
 def digest(hf: PreTrainedModel) -> str:
-    """SHA-256 over every weight's name, type, shape and CRC-32, and what the config says beyond shapes."""
-    config = hf.config.to_dict()
-    lines = [f"{key}={config.get(key)!r}" for key in SHAPING]
+    """SHA-256 over every weight's name, type, shape and CRC-32, and the whole configuration where it differs from what its class
+    says by itself, less names, versions and token ids."""
+    lines = [json.dumps(_mattering(hf.config.to_diff_dict()), sort_keys=True, default=str)]
     for name, weight in sorted(hf.state_dict().items()):
-        raw = weight.detach().cpu().contiguous().view(torch.uint8).numpy()
+        raw = weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
         lines.append(f"{name} {weight.dtype} {tuple(weight.shape)} {zlib.crc32(raw):08x}")
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def _mattering(part: Any) -> Any:
+    if not isinstance(part, dict):
+        return part
+    return {str(key): _mattering(value) for key, value in part.items() if key not in NO_MATTER}

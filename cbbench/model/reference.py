@@ -12,7 +12,6 @@ from transformers import GenerationConfig
 
 from cbbench.atomic import replacing
 from cbbench.folders import cache_dir
-from cbbench.model.fused_layers import ARITHMETIC
 from cbbench.model.model import Model
 from cbbench.request import Request
 
@@ -27,7 +26,8 @@ class Verdict:
     position: int | None = None  # of the first difference, in the output
     expected: int | None = None
     got: int | None = None
-    gap: float | None = None  # between the two best logits there
+    gap: float | None = None  # how far apart the logits of the expected token and of the one that came are
+    rank: int | None = None  # of the one that came, by its logit there: 1 is the best
 
 
 @torch.inference_mode()
@@ -45,10 +45,11 @@ def greedy(model: Model, prompt_ids: list[int], max_new_tokens: int, ignore_eos:
 
 
 def cached_greedy(model: Model, request: Request) -> tuple[int, ...]:
-    """The same, kept in the user's cache directory by the digests of model and request, so it is paid once."""
+    """The same, kept in the user's cache directory by the digests of model and request, so it is paid once. Asked of the model as
+    it loads: what is measured must not be what it is held to."""
+    assert not model.prepared, "references come from the model before its layers are prepared"
     asked = json.dumps([list(request.prompt_ids), request.max_new_tokens, request.ignore_eos, sorted(model.eos_ids)])
-    arithmetic = f"-prepared-{ARITHMETIC}" if model.prepared and any(model.prepared.values()) else ""
-    place = cache_dir() / "references" / f"{model.digest}{arithmetic}" / f"{hashlib.sha256(asked.encode()).hexdigest()[:32]}.json"
+    place = cache_dir() / "references" / model.digest / f"{hashlib.sha256(asked.encode()).hexdigest()[:32]}.json"
     if place.is_file():
         return tuple(json.loads(place.read_text()))
     if not request.prompt_ids or request.max_kv_tokens > (model.max_positions or request.max_kv_tokens):
@@ -70,8 +71,10 @@ def gaps(model: Model, prompt_ids: list[int], output_ids: list[int]) -> list[flo
     return difference
 
 
+@torch.inference_mode()
 def judge(model: Model, request: Request, got: list[int]) -> Verdict:
-    """Compares with the recorded reference. A first difference where the two best logits nearly tie is a `tie`."""
+    """Compares with the recorded reference. A first difference is a `tie` where the token that came is, by its logit, nearly as
+    good as the expected one."""
     if request.output_ids is None:
         return Verdict("unverified")
     expected = list(request.output_ids)
@@ -81,9 +84,11 @@ def judge(model: Model, request: Request, got: list[int]) -> Verdict:
     position = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(got), len(expected)))
     if position >= len(expected) or position >= len(got):
         return Verdict("wrong", position, _at(expected, position), _at(got, position))
-    gap = gaps(model, list(request.prompt_ids), expected[: position + 1])[-1]
+    ids = torch.tensor([[*request.prompt_ids, *expected[:position]]], device=model.device)
+    logits = model.hf(input_ids=ids, use_cache=False, logits_to_keep=1).logits[0, -1].float()
+    gap = float((logits[expected[position]] - logits[got[position]]).abs())
     outcome = "tie" if gap < TIE_TOLERANCE[model.dtype] else "wrong"
-    return Verdict(outcome, position, expected[position], got[position], gap)
+    return Verdict(outcome, position, expected[position], got[position], gap, int((logits > logits[got[position]]).sum()) + 1)
 
 
 def _at(ids: list[int], position: int) -> int | None:

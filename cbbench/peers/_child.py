@@ -37,6 +37,7 @@ class ChildPeer(Peer):
     module: ClassVar[str]
     child: ClassVar[str]
     how_to_get: ClassVar[str]
+    is_in_process = False
 
     Options = ChildOptions
     options: ChildOptions
@@ -62,7 +63,6 @@ class ChildPeer(Peer):
                 [self.options.python or sys.executable, CHILDREN / self.child], env=environment, text=True,
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
             )  # fmt: skip
-        self.pid = self.process.pid
         self.version = self._ask(
             model_dir=str(model_folder(setting.model_digest, setting.model)), dtype=setting.dtype, device=setting.device,
             num_threads=setting.num_threads,

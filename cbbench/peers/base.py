@@ -5,7 +5,6 @@ A peer runs the model as its users have it. What it cannot report stays None and
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -61,7 +60,7 @@ class Peer(Strategy, ABC):
     `cannot_run` says how to get it where it is not installed."""
 
     version: str | None = None  # of another system, known after `start`
-    pid: int | None = os.getpid()  # whose memory counts; None where it is out of reach
+    is_in_process = True  # in this one, so that the memory of its run can be told from that of its model
 
     def __init__(self, setting: Setting, options: StrictOptions) -> None:
         self.setting = setting

@@ -33,7 +33,7 @@ class OpenAi(Peer):
         model: str | None = Field(None, exclude=True, description="its name there; the first that the server lists without")
 
     options: Options
-    pid = None
+    is_in_process = False
 
     @classmethod
     def cannot_run(cls, device: str, dtype: str, options: StrictOptions) -> str | None:

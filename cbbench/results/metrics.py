@@ -16,7 +16,7 @@ import numpy as np
 Row = dict[str, Any]
 Record = dict[str, Any]
 STEP_METRICS = (
-    "steps", "model_s", "host_s", "padded_positions", "kv_reserved_tokens_peak", "kv_used_tokens_peak",
+    "steps", "model_s", "host_s", "padded_positions", "kv_copy_tokens", "kv_reserved_tokens_peak", "kv_used_tokens_peak",
 )  # fmt: skip  # counts that would be 0 without step records; fractions are None by themselves
 
 
@@ -34,8 +34,9 @@ def summarize(steps: list[Record], requests: list[Record], cell: Record) -> Row:
         "preemptions": sum(r["num_preemptions"] or 0 for r in requests),
         "recomputed_tokens": sum(r["recomputed_tokens"] or 0 for r in requests),
         "kv_copy_bytes": sum(s["copied_bytes"] for s in steps) if cell.get("bytes_per_token") else None,
+        "kv_copy_tokens": sum(s["copied_tokens"] for s in steps) if all("copied_tokens" in s for s in steps) else None,
         **kv_memory(steps, requests, cell),
-        "peak_memory_bytes": cell.get("peak_memory_bytes"),
+        "peak_memory_bytes": peak_memory(steps, cell),
         "output_digest": output_digest(requests),
     }
     if cell.get("peer"):  # another system keeps no step records
@@ -208,6 +209,13 @@ def kv_memory(steps: list[Record], requests: list[Record], cell: Record) -> Row:
         "kv_used_bytes": ratio(used * per_token, time_s) if per_token else None,
         "kv_peak_bytes": peak_reserved * per_token + cell.get("peak_extra_bytes", 0) if per_token else None,
     }  # fmt: skip
+
+
+def peak_memory(steps: list[Record], cell: Record) -> int | None:
+    """None where less was seen than keys and values were written: then memory came from what the process had kept."""
+    seen, per_token = cell.get("peak_memory_bytes"), cell.get("bytes_per_token") or 0
+    written = max((sum(written for _, _, written in s["kv"]) for s in steps), default=0) * per_token
+    return None if seen is None or seen < written else seen
 
 
 def final_lengths(requests: list[Record]) -> dict[int, int]:

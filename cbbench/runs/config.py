@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from pydantic import ValidationError
@@ -17,6 +17,10 @@ from cbbench.strategy import Strategy, StrictOptions
 from cbbench.workload.budget import budget_tokens
 from cbbench.workload.file import ArmChoice, Workload
 from cbbench.workload.yaml_source import Loc, explain
+
+if TYPE_CHECKING:
+    from cbbench.attention.base import Attention
+    from cbbench.kvcache.base import KVSpec
 
 DEFAULTS = {"scheduler": "continuous", "attn": "varlen", "kv": "paged"}
 DEFAULT_MAX_NUM_SEQS = 8
@@ -265,6 +269,14 @@ def check_runnable(arms: list[Arm], device: str, dtype: str) -> None:
                 raise UserError(f"{arm.label} cannot run: {reason} (on {device} in {dtype} these work: {others})")
 
 
+def check_served(arms: list[Arm], spec: KVSpec, device: str) -> None:
+    """Refuses an arm whose attention cannot serve a model of this shape."""
+    for arm in arms:
+        attention: Attention = arm.attn.cls(arm.attn.options)  # type: ignore[call-arg,assignment]
+        if reason := attention.cannot_serve(spec, device):
+            raise UserError(f"{arm.label} cannot serve this model: {reason}")
+
+
 def why_not(axis: str, name: str, device: str, dtype: str) -> str | None:
     """Why a strategy with its default options cannot run; None where it can."""
     try:
@@ -276,10 +288,12 @@ def why_not(axis: str, name: str, device: str, dtype: str) -> str | None:
         return str(error)
 
 
-def tokens_of(arm: Arm, bytes_per_token: int, longest: int) -> int:
-    """The arm's memory in tokens. Without a budget: a full batch of the longest request, the same for any cache."""
+def tokens_of(arm: Arm, bytes_per_token: int, longest: int, arms: list[Arm]) -> int:
+    """The arm's memory in tokens. Without a budget: a full batch of the longest request in whole units of every cache among `arms`,
+    so that all have the same."""
     if arm.memory_budget is None:
-        return arm.max_num_seqs * -(-longest // 64) * 64
+        units: list[int] = [64, *(one.kv.cls.unit_tokens(one.kv.options) for one in arms)]  # type: ignore[attr-defined]
+        return arm.max_num_seqs * max(-(-longest // unit) * unit for unit in units)
     if not bytes_per_token and "token" not in arm.memory_budget.lower():
         raise UserError(f"memory_budget {arm.memory_budget}: without a model a budget is counted in tokens, like '4096 tokens'")
     return budget_tokens(arm.memory_budget, bytes_per_token)

@@ -73,7 +73,7 @@ class Prepared:
             "model": {
                 "name": job.model, "dtype": job.dtype, "digest": model.digest if model else None,
                 "bytes_per_token": self.spec.bytes_per_token or None, "neutralised": model.neutralised if model else {},
-                "prepared": model.prepared if model else None,
+                "prepared": model.prepared if model else None, "unprepared": model.unprepared if model else None,
                 "reference_attention": model.hf.config._attn_implementation if model else None,
             },
             "device": job.device, "rounds": job.rounds, "warmup": job.warmup, "isolated": job.isolate or job.against is not None,
@@ -87,17 +87,20 @@ def prepare(job: Job, say: Say) -> Prepared:
     if job.model == NO_MODEL:
         if job.peers:
             raise UserError("--peer needs a model; --model none has no tokens to make")
-        model, spec = None, KVSpec(0, 0, 0, 0)
+        model, spec = None, KVSpec(1, 0, 0, 0)
         requests = workload.resolve(job.workload, None)
     else:
         config.check_runnable(job.arms, job.device, job.dtype)
         config.check_peers(job.peers, job.device, job.dtype)
         model = _load(job, say)
+        config.check_served(job.arms, model.spec, job.device)
         spec, requests = model.spec, _with_references(job, model, say)
+        if job.prepare:
+            _prepare_layers(model, say)
     if job.peers and any(request.after for request in requests):
         raise UserError("--peer: in a closed loop a request comes after another's end, and no peer can be told so")
     longest = workload.longest_tokens(requests, model.max_positions if model else None)
-    budgets = {arm.label: config.tokens_of(arm, spec.bytes_per_token, longest) for arm in job.arms}
+    budgets = {arm.label: config.tokens_of(arm, spec.bytes_per_token, longest, job.arms) for arm in job.arms}
     return Prepared(job, model, spec, requests, longest, budgets)
 
 
@@ -106,7 +109,16 @@ def _load(job: Job, say: Say) -> Model:
 
     torch.set_num_threads(job.num_threads)
     say(f"loading {job.model} in {job.dtype} on {job.device}")
-    return load(job.model, job.dtype, job.device, job.model_dir, job.trust_remote_code, job.prepare)
+    return load(job.model, job.dtype, job.device, job.model_dir, job.trust_remote_code, prepare=False)
+
+
+def _prepare_layers(model: Model, say: Say) -> None:
+    """After the references: those come from the model as it loads."""
+    from cbbench.model.load import prepare_layers
+
+    prepare_layers(model)
+    if model.unprepared:
+        say(f"{model.name} runs with its own layers: {model.unprepared}")
 
 
 def _with_references(job: Job, model: Model, say: Say) -> list[Request]:

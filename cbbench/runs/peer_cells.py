@@ -49,15 +49,21 @@ class PeerCells:
             arm.max_num_seqs, job.dtype, job.device, job.num_threads, self.model, model.digest, model.eos_ids, model.spec.bytes_per_token
         )  # fmt: skip
         peer: Peer = arm.chosen.cls(setting, arm.chosen.options)  # type: ignore[call-arg,assignment]
+        peak = None
         try:
+            if peer.is_in_process:
+                self.model()  # loaded before the level is taken, as an arm's is
+                gc.collect()
+                peak = PeakMemory(job.device)
             peer.start(requests)
             for _ in range(job.warmup):
                 peer.run(warmup_requests(requests, arm.max_num_seqs), RealClock())
             gc.collect()
-            peak = PeakMemory(job.device, peer.pid)
-            peak.start()
+            if peak is not None:
+                peak.start()
             answers = peer.run(requests, RealClock())
-            cell = {"peer": arm.chosen.name, "peer_version": peer.version, "peak_memory_bytes": peak.grown_bytes(), "interrupted": False}
+            cell: dict[str, Any] = {"peer": arm.chosen.name, "peer_version": peer.version, "interrupted": False}
+            cell["peak_memory_bytes"] = None if peak is None else peak.grown_bytes()
         finally:
             peer.stop()
         answers = [replace(answer, index=places[answer.index]) for answer in answers]

@@ -170,7 +170,7 @@ class LocalCells:
             cell["backend"] = attention.backend(self.job.device, self.job.dtype)
             return Engine(scheduler, cache, ModelExecutor(self.model, attention, cache, graphs), RealClock())
         cost = self.job.workload.file.cost
-        return Engine(scheduler, cache, VirtualExecutor(attention, cost.step_s, cost.position_s), VirtualClock())
+        return Engine(scheduler, cache, VirtualExecutor(attention, cache, cost.step_s, cost.position_s), VirtualClock())
 
 
 def warmup_requests(requests: list[Request], num: int) -> list[Request]:
@@ -189,6 +189,6 @@ def judged(prepared: Prepared, lines: list[dict[str, Any]], progress: Progress) 
         line |= asdict(verdict)
         if verdict.outcome in ("wrong", "tie"):
             at = f"token {verdict.position}: expected {verdict.expected}, got {verdict.got}"
-            gap = "" if verdict.gap is None else f", logit gap {verdict.gap:.2g}"
+            gap = "" if verdict.gap is None else f", logit gap {verdict.gap:.2g}, the token that came ranks {verdict.rank}"
             progress.say(f"{verdict.outcome}: request {line['id']}, {at}{gap}")
     return lines

@@ -1,1 +1,1 @@
-"""When requests share a batch. One file a strategy; the file's name is its name in a config."""
+"""When requests share a batch. One file per strategy; the file's name is its name in a config."""

@@ -13,7 +13,7 @@ from cbbench.strategy import Strategy, StrictOptions
 class Scheduler(Strategy, ABC):
     """Holds every unfinished sequence in exactly one of `waiting` (a queue) and `running` (oldest first).
 
-    A subclass writes `plan`. Room reserved during a plan is real at once, so a plan can always be carried out.
+    A subclass implements `plan`. Memory is reserved while the plan is made, so a plan can always be carried out.
     """
 
     def __init__(self, max_num_seqs: int, options: StrictOptions) -> None:

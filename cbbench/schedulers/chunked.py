@@ -10,19 +10,19 @@ from cbbench.strategy import StrictOptions
 
 
 class Chunked(Scheduler):
-    """Every step computes at most `max_num_batched_tokens`: one for each decode first, the rest for prompt chunks.
+    """Every step computes at most `max_num_batched_tokens` tokens: first one for each decode, then chunks of prompts.
 
-    A long prompt is spread over steps, so running decodes never stall behind it. The whole prompt has room before
-    its first chunk runs, so a started prompt is not restarted for want of memory by its own growth. A chunk that does
-    not finish its prompt samples nothing.
+    A long prompt is computed over several steps, so decoding sequences do not wait for the whole prompt. Memory for the
+    whole prompt is reserved before its first chunk runs, so a later chunk of the same prompt never fails for lack of
+    memory. An older request that grows can still preempt it. Only the last chunk of a prompt gives an output token.
     Source: Agrawal et al., Sarathi-Serve (OSDI 2024), section 4.2, stall-free batching.
 
-    Cost: a prompt's first token comes later; earlier keys are read again for each chunk.
-    Use when: prompts are long, arrive while others decode, and the gap between tokens matters.
+    Cost: the first token of a long prompt comes later; each chunk reads the keys of the earlier chunks again.
+    Use when: long prompts arrive while other requests decode, and the gap between tokens matters.
     """
 
     class Options(StrictOptions):
-        max_num_batched_tokens: int = Field(256, ge=1, description="new tokens a step, decodes and chunks together")
+        max_num_batched_tokens: int = Field(256, ge=1, description="most new tokens per step, decodes and chunks together")
 
     options: Options
 

@@ -11,14 +11,14 @@ from cbbench.strategy import StrictOptions
 
 
 class Static(Scheduler):
-    """Takes up to `max_num_seqs` waiting requests and runs them until the last has ended; nobody enters meanwhile.
+    """Starts up to `max_num_seqs` waiting requests as one batch; no other request starts until all of them have ended.
 
-    A finished sequence stays as a held row with its memory, as in a rectangular batch: leaving early would hide the
-    waste that continuous batching removes. When memory runs short the held rows give theirs up before a live
-    sequence is preempted.
+    A finished sequence stays in the batch as a held row and keeps its memory, as in a rectangular batch. This is the
+    waste that continuous batching removes. If memory runs out, the memory of finished sequences is freed before an
+    unfinished sequence is preempted.
 
-    Cost: slots idle until the longest output ends; late arrivals wait for the whole batch.
-    Use when: you need the baseline, or all outputs have one length.
+    Cost: slots are idle until the longest output ends; requests that arrive later wait for the whole batch.
+    Use when: you need the baseline, or all outputs have the same length.
     """
 
     class Options(StrictOptions):

@@ -34,12 +34,14 @@ def run(workload: str, overrides: Overrides, dtype: str, out: Path, model: str |
     return read_run(path)
 
 
-def exactness(dtype: str, out: Path) -> None:
-    """In fp32 all must be exact; in bf16 each first difference is a near tie or it is wrong."""
+def exactness(dtype: str, out: Path) -> int:
+    """In fp32 all must be exact; in bf16 each first difference is a near tie or it is wrong. Returns how many arms are not."""
     attentions = [name for name in ATTENTIONS if why_not("attn", name, "cuda", dtype) is None]
     found = run("tutorial", Overrides({"scheduler": "all", "attn": ",".join(attentions), "kv": "all"}), dtype, out)
-    for row in tables.table_rows([found]):
+    rows = tables.table_rows([found])
+    for row in rows:
         print(f"{dtype:9} {row.arm:35} {row.status}")
+    return sum("exact" not in row.status or "WRONG" in row.status or (dtype == "float32" and "tie" in row.status) for row in rows)
 
 
 def speed(model: str | None, out: Path) -> None:
@@ -65,10 +67,11 @@ def main() -> None:
         sys.exit("perf-cuda needs a CUDA device; this machine has none")
     out = Path(sys.argv[1])
     ceilings.measure(fingerprint("cuda", 1), "cuda")
-    for dtype in ("float32", "bfloat16"):
-        exactness(dtype, out)
+    num_wrong = sum(exactness(dtype, out) for dtype in ("float32", "bfloat16"))
     for model in MODELS:
         speed(model, out)
+    if num_wrong:
+        sys.exit(f"{num_wrong} arms are not exact")
 
 
 if __name__ == "__main__":

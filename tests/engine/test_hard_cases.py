@@ -26,6 +26,7 @@ from tests.support.engines import (
     as_it_comes,
     assert_exact,
     every_pairing,
+    plain,
     requests,
     run,
     tiny,
@@ -108,6 +109,29 @@ def test_a_wrong_token_is_wrong_and_names_the_position_and_the_gap(model: Model)
     assert judge(model, request, list(request.output_ids[:9])).outcome == "wrong", "a missing token"
     assert judge(model, request, [*request.output_ids, 5]).outcome == "wrong", "one too many"
     assert judge(model, Request("r", request.prompt_ids, 16), list(request.output_ids)).outcome == "unverified"
+
+
+def test_a_tie_is_a_token_that_is_nearly_as_good_and_never_the_worst_one() -> None:
+    """In half precision most positions have a second token within the tolerance; the token that came is what counts."""
+    model = tiny_as("bfloat16", "cpu")
+    (request,) = requests(model, "20/24@0", ignore_eos=True)
+    assert request.output_ids is not None
+    num_ties = 0
+    for position, expected in enumerate(request.output_ids):
+        ids = torch.tensor([[*request.prompt_ids, *request.output_ids[:position]]])
+        logits = plain(model).hf(input_ids=ids, use_cache=False).logits[0, -1].float().detach()
+        best, second, worst = *logits.topk(2).indices.tolist(), int(logits.argmin())
+        assert best == expected or float(logits[best] - logits[expected]) < 0.25
+        for token, rank in ((second, 2), (worst, len(logits))):
+            verdict = judge(model, request, [*request.output_ids[:position], token, *request.output_ids[position + 1 :]])
+            if token == expected:
+                continue
+            assert verdict.gap == pytest.approx(abs(float(logits[expected] - logits[token])), abs=0.1)
+            assert (verdict.outcome == "tie") == (verdict.gap is not None and verdict.gap < 0.25)
+            if token == worst:
+                assert verdict.outcome == "wrong" and verdict.rank is not None and verdict.rank > 0.9 * rank
+            num_ties += verdict.outcome == "tie"
+    assert num_ties, "some second token is a tie"
 
 
 @pytest.mark.parametrize("attn", ATTENTIONS)

@@ -90,8 +90,10 @@ def test_a_layer_that_computes_something_else_stays(change: Callable[..., None],
     model = tiny()
     layer = model.hf.model.layers[0].layer
     change(layer, monkeypatch)
+    angles = torch.rand(1, 6, layer.self_attn.head_dim // 2, generator=torch.Generator().manual_seed(0)).repeat(1, 1, 2) * 6
+    asked = {"position_embeddings": (angles.cos(), angles.sin()), "attention_mask": None}
     with attention_interface.serving(model.hf), torch.inference_mode():
-        assert (FusedDecoderLayer.of(layer) is None) == (change is not nothing)
+        assert (FusedDecoderLayer.of(layer, asked) is None) == (change is not nothing)
 
 
 def logits_of(model: Model, made: list[Request], *arm: str, **limits: Any) -> dict[tuple[str, int], torch.Tensor]:

@@ -17,12 +17,12 @@ from cbbench.peers.vllm import Vllm
 from cbbench.request import Request
 from tests.support.commands import Ended, command, run_folder
 from tests.support.engines import requests, tiny
-from tests.support.fake_peers import ARM, LABEL, FakeEngine, Written, cell_of, engine, in_order, rows_of, run_fake, started
+from tests.support.peers import ARM, LABEL, FakeEngine, Written, cell_of, engine, in_order, rows_of, run_fake, started
 from tests.support.places import ROOT
 
 __all__ = ["engine"]  # the fixtures
 
-LOG = "children ended by itself; its last words are in "
+LOG = "peers ended by itself; its last words are in "
 
 
 def failure(ended: Ended, tmp_path: Path) -> str:
@@ -39,8 +39,8 @@ def test_what_an_engine_raises_is_a_failed_row_in_its_words_and_its_log_says_whe
     recorded: Path, tmp_path: Path, engine: Written, place: str
 ) -> None:
     engine(rows_of(recorded), **{place: "raise ValueError('no luck\\nat all')"})
-    assert failure(run_fake(recorded, tmp_path), tmp_path) == "RuntimeError: children: ValueError: no luck"
-    assert "engine.py" in (tmp_path / "cache" / "peers" / "children.log").read_text()
+    assert failure(run_fake(recorded, tmp_path), tmp_path) == "RuntimeError: peers: ValueError: no luck"
+    assert "engine.py" in (tmp_path / "cache" / "peers" / "peers.log").read_text()
     assert engine.all_gone()
 
 

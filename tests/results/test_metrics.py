@@ -167,7 +167,7 @@ def spec_of(config: Any, dtype: torch.dtype) -> KVSpec:
     """What the model's layers ask for. Its weights are memory that nobody has written, so no gigabytes are filled."""
     with torch.device("meta"):
         shell = AutoModelForCausalLM.from_config(config, dtype=dtype)
-    return attention_interface.probe(shell.to_empty(device="cpu"))
+    return attention_interface.probe(shell.to_empty(device="cpu"))[0]
 
 
 def test_a_token_of_qwen3_takes_114688_bytes_in_bf16() -> None:

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from cbbench.compare.noise import noise_grid
 from cbbench.results.compared_metrics import METRICS, TIMED
 from cbbench.results.store import read_run, write_json
 from cbbench.runs.config import Arm
 from cbbench.runs.runner import LocalCells
-from cbbench.runs.session import noise_grid
 from tests.support.commands import Ended, command, few_objects, run_folder, write_config, write_workload
 
 ROWS = [{"id": str(i), "prompt_ids": [3, 4, 5], "max_new_tokens": 3, "ignore_eos": True} for i in range(2)]

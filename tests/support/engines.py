@@ -45,12 +45,19 @@ ALL = [(s, a, k) for s in SCHEDULERS for a in ATTENTIONS for k in CACHES]
 every_pairing = pytest.mark.parametrize(("scheduler", "attn", "kv"), ALL)
 
 
+PLAIN: dict[int, Model] = {}  # by the id of the prepared one, which `_tiny` keeps
+
+
 @cache
 def _tiny(text: str, dtype: str, device: str, prepare: bool = True) -> Model:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.json"
         path.write_text(text)
-        return load(f"random:{path}", dtype, device, prepare=prepare)
+        if not prepare:
+            return load(f"random:{path}", dtype, device, prepare=False)
+        made = load(f"random:{path}", dtype, device)
+        PLAIN[id(made)] = _tiny(text, dtype, device, False)
+        return made
 
 
 def tiny(architecture: str = "llama", **changes: Any) -> Model:
@@ -64,7 +71,12 @@ def tiny_as(dtype: str, device: str, architecture: str = "llama", **changes: Any
 
 def as_it_comes(architecture: str = "llama") -> Model:
     """The weights of `tiny()`, with nothing fused or packed: to be saved."""
-    return _tiny(json.dumps(CONFIGS[architecture], sort_keys=True), "float32", "cpu", prepare=False)
+    return plain(tiny(architecture))
+
+
+def plain(model: Model) -> Model:
+    """The same weights as they load: where references come from."""
+    return PLAIN.get(id(model), model)
 
 
 def requests(model: Model, spec: str, seed: int = 0, ignore_eos: bool = False) -> list[Request]:
@@ -86,7 +98,7 @@ def with_reference(model: Model, request: Request) -> Request:
     asked = (list(request.prompt_ids), request.max_new_tokens, request.ignore_eos)
     key = str((model.digest, model.device, sorted(model.eos_ids), *asked))
     if key not in REFERENCES:
-        REFERENCES[key] = tuple(greedy(model, *asked)) if request.prompt_ids else ()
+        REFERENCES[key] = tuple(greedy(plain(model), *asked)) if request.prompt_ids else ()
     return replace(request, output_ids=REFERENCES[key])
 
 
@@ -118,11 +130,13 @@ def build(model: Model, requests: list[Request], *arm: str, clock: Clock | None 
     return engine
 
 
-def run_virtual(requests: list[Request], *arm: str, step_s: float = 1.0, **limits: Any) -> Engine:
+SPEC = KVSpec(num_layers=2, num_kv_heads=2, head_dim=16, itemsize=4)
+
+
+def run_virtual(requests: list[Request], *arm: str, step_s: float = 1.0, spec: KVSpec = SPEC, **limits: Any) -> Engine:
     """The same without a model: every step costs `step_s` on a virtual clock."""
-    spec = KVSpec(num_layers=2, num_kv_heads=2, head_dim=16, itemsize=4)
     made = strategies(spec, requests, *arm, **limits)
-    engine = Engine(made["scheduler"], made["kv"], VirtualExecutor(made["attn"], step_s, 0.0), VirtualClock(), check=True)
+    engine = Engine(made["scheduler"], made["kv"], VirtualExecutor(made["attn"], made["kv"], step_s, 0.0), VirtualClock(), check=True)
     engine.run(requests)
     return engine
 

@@ -172,17 +172,17 @@ def test_every_cache_gets_the_same_budget_and_without_one_a_full_batch_of_the_lo
     workload = read_workload(tmp_path / "w.yaml")
     budgeted = build_arms(workload, Overrides({"kv": "all"}))
     assert len(budgeted) >= 3
-    assert {tokens_of(arm, 1024, 70) for arm in budgeted} == {1024}
+    assert {tokens_of(arm, 1024, 70, budgeted) for arm in budgeted} == {1024}
     free = [replace(arm, memory_budget=None) for arm in budgeted]
-    assert {tokens_of(arm, 1024, 70) for arm in free} == {3 * 128}
+    assert {tokens_of(arm, 1024, 70, free) for arm in free} == {3 * 128}
 
 
 def test_a_budget_in_bytes_needs_a_model(tmp_path: Path) -> None:
     arrivals(tmp_path, "engine: {memory_budget: 1MiB}", 1)
     (arm,) = build_arms(read_workload(tmp_path / "w.yaml"), Overrides())
     with pytest.raises(UserError, match="without a model a budget is counted in tokens"):
-        tokens_of(arm, 0, 70)
-    assert tokens_of(replace(arm, memory_budget="50 tokens"), 0, 70) == 50
+        tokens_of(arm, 0, 70, [arm])
+    assert tokens_of(replace(arm, memory_budget="50 tokens"), 0, 70, [arm]) == 50
 
 
 def test_the_longest_request_is_of_those_that_can_run() -> None:

@@ -19,7 +19,7 @@ from cbbench.request import Request
 from tests.support.commands import Ended, read_lines, run_folder, run_json
 from tests.support.engines import as_it_comes, tiny
 
-ARM, FAKE, LABEL = "continuous+varlen+paged", "tests.support.fake_peers:FakeEngine", "tests.support.fake_peers.FakeEngine"
+ARM, FAKE, LABEL = "continuous+varlen+paged", "tests.support.peers:FakeEngine", "tests.support.peers.FakeEngine"
 
 # Knows the tokens of each prompt and says one a step; notes what it is told. Each `# at ...` is a place for a test's own lines.
 SCRIPT = f"""

@@ -14,6 +14,12 @@ KEPT_BYTES = 2_000_000_000  # free memory at the heap's end is not given back be
 LARGEST_ON_HEAP_BYTES = 32 << 20  # the most that glibc allows
 
 
+def give_back_freed_memory() -> None:
+    """Freed memory that is still in the process goes back to the system; nothing happens where the C library is not glibc."""
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def keep_freed_memory() -> bool:
     """For this process from now on; False where the C library is not glibc."""
     if platform.libc_ver()[0] != "glibc":

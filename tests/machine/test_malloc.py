@@ -12,7 +12,7 @@ from tests.support.commands import ENVIRONMENT
 
 FAULTS = """
 import resource, sys, torch
-from cbbench.model.malloc import keep_freed_memory
+from cbbench.machine.malloc import keep_freed_memory
 if sys.argv[1] == "kept":
     assert keep_freed_memory()
 
