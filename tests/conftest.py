@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of every process that a test starts; two that spin on two cores hold each other up
+os.environ.setdefault("CBBENCH_CHECK", "1")  # kernels with every index checked
 
 import pytest
 import torch

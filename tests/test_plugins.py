@@ -13,6 +13,7 @@ import pytest
 
 from cbbench import plugins
 from cbbench.errors import UserError
+from cbbench.model import ceilings
 from tests.support.commands import ENVIRONMENT, command
 from tests.support.engines import assert_exact, num_preemptions, requests, run, tiny
 from tests.support.places import ROOT
@@ -204,9 +205,12 @@ BROKEN = {
 
 @pytest.mark.parametrize("fault", BROKEN)
 @pytest.mark.parametrize("listing", ["list", "doctor"])
-def test_a_broken_file_takes_no_listing_down(drop: Callable[[str, str, str], None], fault: str, listing: str) -> None:
+def test_a_broken_file_takes_no_listing_down(
+    drop: Callable[[str, str, str], None], fault: str, listing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text, reason = BROKEN[fault]
     drop("kv", "bad", text)
+    monkeypatch.setattr(ceilings, "ROUNDS", 2)
     ended = command(listing)
     assert ended.code == 0, ended
     assert all(name in ended.out for name in ("cat", "paged", "preallocated"))

@@ -38,6 +38,8 @@ class CpuKernel:
             for first in range(0, row.num_new, QUERY_TILE):
                 tiles.append((packed + first, min(QUERY_TILE, row.num_new - first), index, row.start + first))
             packed += row.num_new
+        self.num_tokens = packed
+        self.num_entries = _entries_read(self.first_RM, self.run, kv.lengths)
         shares = share_threads()
         tiles.sort(key=lambda tile: tile[1] * (tile[1] + tile[3]))  # by its products
         self.tiles = np.array([tile for share in range(shares) for tile in tiles[share::shares]], np.int64)  # numba splits into runs
@@ -47,12 +49,39 @@ class CpuKernel:
 
     def attend(self, call: LayerCall, queries_THD: torch.Tensor, kv: KVView) -> torch.Tensor:
         keys_SKD, values_SKD = kv.pool(call.layer)
+        self._check(queries_THD, keys_SKD, values_SKD)
         out_THD = torch.empty(queries_THD.shape)
         _attend(
-            queries_THD.numpy(), keys_SKD.numpy(), values_SKD.numpy(), self.first_RM, self.run,
+            queries_THD.contiguous().numpy(), keys_SKD.numpy(), values_SKD.numpy(), self.first_RM, self.run,
             self.tiles, np.float32(call.scale), call.window or ALL_KEYS, out_THD.numpy(),
         )  # fmt: skip
         return out_THD
+
+    def _check(self, q_THD: torch.Tensor, keys_SKD: torch.Tensor, values_SKD: torch.Tensor) -> None:
+        """The kernel follows addresses: what does not fit would be read beside. Raises ValueError."""
+        (num_tokens, num_heads, dim), (num_entries, num_kv_heads, key_dim) = q_THD.shape, keys_SKD.shape
+        fits = num_tokens == self.num_tokens and dim == key_dim and num_heads % num_kv_heads == 0 and keys_SKD.shape == values_SKD.shape
+        if not fits or num_entries < self.num_entries:
+            raise ValueError(
+                f"varlen's cpu kernel was given queries {[*q_THD.shape]}, keys {[*keys_SKD.shape]} and values {[*values_SKD.shape]} "
+                f"for {self.num_tokens} tokens over {self.num_entries} entries"
+            )
+        if not (keys_SKD.is_contiguous() and values_SKD.is_contiguous()):
+            raise ValueError("varlen's cpu kernel takes keys and values without gaps")
+
+
+def _entries_read(first_RM: np.ndarray, run: int, lengths: list[int]) -> int:
+    """Entries that a pool must have at least: one behind the last that a row reads."""
+    begins = np.arange(first_RM.shape[1]) * run
+    left_RM = np.minimum(np.array(lengths)[:, None] - begins, run)  # tokens of each run
+    return int(np.where(left_RM > 0, first_RM + left_RM, 0).max())
+
+
+def compile_kernel() -> None:
+    """One query over one key, so that no measured step waits for the compiler."""
+    one = np.zeros((1, 1, LANES), np.float32)
+    tiles = np.array([(0, 1, 0, 0)], np.int64)
+    _attend(one, one, one, np.zeros((1, 1), np.int64), 1, tiles, np.float32(1), ALL_KEYS, one.copy())
 
 
 @kernel()

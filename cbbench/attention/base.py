@@ -98,6 +98,9 @@ class Attention(Strategy, ABC):
         """Why this attention cannot serve a model of this shape there; None where it can."""
         return None
 
+    def compile(self, device: str) -> None:
+        """Whatever is compiled once; called before any clock runs."""
+
     @abstractmethod
     def lay_out(self, plan: Plan) -> list[ForwardPass]:
         """The passes of one step; together they hold every live row once."""

@@ -9,6 +9,7 @@ import torch
 from pydantic import Field
 
 from cbbench.attention.base import Attention, ForwardPass, LayerCall, packed_pass
+from cbbench.kernels.availability import missing
 from cbbench.kvcache.base import KVSpec, KVView
 from cbbench.plan import Plan
 from cbbench.strategy import StrictOptions
@@ -46,7 +47,10 @@ class Varlen(Attention):
         if backend == "cpu":
             if device != "cpu":
                 return f"varlen's cpu kernel cannot read memory on {device}"
-            return None if dtype == "float32" else f"varlen's cpu kernel computes in float32, not {dtype}; padded, serial and unbatched do"
+            if dtype != "float32":
+                return f"varlen's cpu kernel computes in float32, not {dtype}; padded, serial and unbatched do"
+            why = missing()
+            return why and f"varlen's cpu kernel cannot run: {why}; padded, serial and unbatched do"
         if device != "cuda":
             return f"varlen's {backend} kernel needs cuda, not {device}"
         if dtype not in ("float16", "bfloat16"):
@@ -73,6 +77,12 @@ class Varlen(Attention):
 
     def reads(self, device: str) -> str:
         return "pool" if _choose(self.options.backend, device) == "cpu" else "pages"
+
+    def compile(self, device: str) -> None:
+        if _choose(self.options.backend, device) == "cpu":
+            from cbbench.attention._varlen_cpu import compile_kernel
+
+            compile_kernel()
 
     def lay_out(self, plan: Plan) -> list[ForwardPass]:
         return [packed_pass(plan.rows)]

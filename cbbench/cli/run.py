@@ -176,12 +176,13 @@ def _job(
     warmup: int | None, verify: bool, trust_remote_code: bool,
 ) -> Job:  # fmt: skip
     """The command line over the file."""
-    from cbbench.machine.device import choose_device, default_threads
+    from cbbench.machine.device import check_threads, choose_device, default_threads
     from cbbench.runs.job import NO_MODEL, Job
 
     chosen, measure = model or read.file.model, read.file.measure
     return Job(
         read, arms, chosen, str(dtype or read.file.dtype), "cpu" if chosen == NO_MODEL else choose_device(device),
-        threads or default_threads(), rounds or measure.rounds, measure.warmup if warmup is None else warmup, verify,
+        check_threads(threads) if threads else default_threads(),
+        rounds or measure.rounds, measure.warmup if warmup is None else warmup, verify,
         ("cbbench", *sys.argv[1:]), trust_remote_code, None if model else read.path.parent,
     )  # fmt: skip

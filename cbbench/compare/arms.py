@@ -11,7 +11,7 @@ from typing import Any
 from cbbench.compare.baselines import Baseline, arm_work, difference, work_difference
 from cbbench.compare.verdicts import Outcome, Subject, Values, Verdict, judge_exact, judge_history, judge_paired
 from cbbench.errors import UserError
-from cbbench.results.compared_metrics import DEFAULT_MARGIN, EXACT, METRICS, TIMED, Metric
+from cbbench.results.compared_metrics import BUSY_FRAC, DEFAULT_MARGIN, EXACT, METRICS, TIMED, Metric
 from cbbench.results.store import Cell, Run
 
 
@@ -57,11 +57,22 @@ def _of_pair(subject: Subject, run: Run, base: list[Cell], new: list[Cell], rule
     found: list[Verdict | None] = []
     if subject.same_strategy:
         found += [judge_exact(subject, metric, values(base, metric), values(new, metric)) for metric in exact_metrics(run.info)]
+    quiet_base, quiet_new = (_quiet(cells) for cells in (base, new))
     for metric in TIMED if run.info["model"]["digest"] else []:
-        found.append(judge_paired(subject, metric, values(base, metric), values(new, metric), rules.margin(metric)))
+        if quiet_base.keys() & quiet_new.keys():
+            sides = [[*quiet.values()] for quiet in (quiet_base, quiet_new)]
+            found.append(judge_paired(subject, metric, values(sides[0], metric), values(sides[1], metric), rules.margin(metric)))
+        elif any(cell.metrics.get(metric.key) is not None for cell in new):
+            why = f"other processes took more than {BUSY_FRAC:.0%} of the machine in every round"
+            found.append(Verdict(subject, metric, Outcome.not_comparable, why, values(base, metric), values(new, metric)))
     tokens = METRICS["output_tokens"]
     judged = [verdict for verdict in found if verdict is not None] + _wrong(subject, new)
     return _unlike_outputs(judged, values(base, tokens), values(new, tokens))
+
+
+def _quiet(cells: list[Cell]) -> dict[int, Cell]:
+    """The rounds in which other processes left the machine alone, as far as is known: only those say something about time."""
+    return {cell.round: cell for cell in cells if (cell.metrics.get("others_cpu_frac") or 0.0) <= BUSY_FRAC}
 
 
 def _wrong(subject: Subject, cells: list[Cell]) -> list[Verdict]:

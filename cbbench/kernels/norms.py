@@ -8,11 +8,12 @@ import numba
 import numpy as np
 import torch
 
-from cbbench.kernels.compiling import inlined, kernel, rows_of
+from cbbench.kernels.compiling import check_width, inlined, kernel, rows_of
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """x [..., D], weight [D]."""
+    check_width(x, len(weight))
     rows = rows_of(x)
     out = torch.empty(rows.shape)
     norm_rows(rows, weight.numpy(), np.float32(eps), out.numpy())

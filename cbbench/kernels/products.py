@@ -19,7 +19,7 @@ import torch
 from numba.extending import intrinsic
 from torch import nn
 
-from cbbench.kernels.compiling import inlined, kernel, rows_of
+from cbbench.kernels.compiling import check_width, inlined, kernel, rows_of
 from cbbench.kernels.vectors import LANES, REGISTERS, Vectors, address, floats, integer
 
 VECTORS = 2  # of outputs in a panel, or one of gates and one of what they gate
@@ -47,6 +47,7 @@ class Panels:
         self.weight, self.bias = in_panels(weight, bias)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        check_width(x, self.weight.shape[1])
         rows = rows_of(x)
         out = torch.empty(len(rows), len(self.bias))
         product_rows(rows, self.weight, self.bias, out.numpy())
@@ -68,6 +69,7 @@ class GatedPanels:
         self.down, self.down_bias = in_panels(down.weight, down.bias)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        check_width(x, self.gate_up.shape[1])
         rows = rows_of(x)
         hidden, out = torch.empty(len(rows), len(self.gate_up) * LANES), torch.empty(len(rows), len(self.down_bias))
         gated_rows(rows, self.gate_up, self.gate_up_bias, hidden.numpy(), self.down, self.down_bias, out.numpy())

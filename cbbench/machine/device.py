@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from cbbench.errors import UserError
 
 
@@ -22,3 +24,11 @@ def default_threads() -> int:
     import torch
 
     return torch.get_num_threads()
+
+
+def check_threads(num_threads: int) -> int:
+    """Raises UserError for more threads than this process has cores: they would wait for each other at every barrier."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if num_threads > cores:
+        raise UserError(f"--threads {num_threads}: this machine has {cores} cores")
+    return num_threads

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
+import sys
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+VECTOR_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "sve")
 PACKAGES = ("cbbench", "torch", "transformers", "numba", "numpy", "flash-attn")
 
 
@@ -21,7 +25,7 @@ def fingerprint(device: str, num_threads: int) -> dict[str, Any]:
 
         gpu = torch.cuda.get_device_name()
     return {
-        "cpu": cpu_name(), "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cpu": cpu_name(), **cpu_details(), "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30), "gpu": gpu, "os": platform.system(), "threads": num_threads,
     }  # fmt: skip
 
@@ -33,6 +37,45 @@ def cpu_name() -> str:
         return platform.processor() or platform.machine()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.machine()
+
+
+def cpu_details() -> dict[str, Any]:
+    """What tells CPUs of one marketing name apart: family and model, vector instructions, the last cache. None where unknown."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
+    except OSError:
+        lines = []
+    said = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    flags = {*said.get("flags", said.get("Features", "")).split()}
+    model = "/".join(said[key] for key in ("cpu family", "model", "stepping") if key in said) or None
+    return {"cpu_model": model, "vector": " ".join(name for name in VECTOR_FLAGS if name in flags) or None, "cache": said.get("cache size")}
+
+
+def code() -> dict[str, Any]:
+    """The commit of cbbench's own code and whether files differ from it; None where it does not run from a git checkout."""
+
+    def git(*words: str) -> str | None:
+        root = Path(__file__).parents[2]
+        try:
+            done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=False, timeout=10)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    commit = git("rev-parse", "HEAD") if (Path(__file__).parents[2] / ".git").exists() else None
+    return {"commit": commit, "dirty": None if commit is None else bool(git("status", "--porcelain", "--", "cbbench"))}
+
+
+def threading() -> dict[str, Any]:
+    """How many threads torch and our kernels have at this moment, and by which library the kernels' run, where they have run."""
+    import torch
+
+    numba: Any = sys.modules.get("numba")
+    layer = kernels = None
+    if numba is not None:
+        with suppress(ValueError):  # no parallel kernel has run
+            layer, kernels = numba.threading_layer(), numba.get_num_threads()
+    return {"torch": torch.get_num_threads(), "kernels": kernels, "layer": layer}
 
 
 def versions() -> dict[str, str | None]:

@@ -12,9 +12,8 @@ import torch
 from torch import nn
 
 from cbbench.attention.base import LayerCall
-from cbbench.kernels.compiling import rows_of
+from cbbench.kernels.compiling import check_width, rows_of
 from cbbench.kernels.layer import after, before
-from cbbench.kernels.products import Panels
 from cbbench.model import attention_interface
 from cbbench.model.fused_layers import QKV, FusedRMSNorm, GatedMLP, PackedLinear, SharedProjection, kernels_take, same_values
 from cbbench.model.self_test import last_position
@@ -96,8 +95,9 @@ class FusedDecoderLayer(nn.Module):
         if cbbench is None:
             return self.layer(hidden_states, *args, position_embeddings=position_embeddings, **kwargs)
         lead = hidden_states.shape[:2]
-        if any(part.shape[-1] != self.head_dim for part in position_embeddings):
-            raise ValueError(f"cos and sin of {position_embeddings[0].shape[-1]} where the layer was made for {self.head_dim}")
+        check_width(hidden_states, len(self.before[0]))
+        for part in position_embeddings:
+            check_width(part, self.head_dim)
         x = rows_of(hidden_states)
         cos, sin = (rows_of(part.expand(*lead, -1)) for part in position_embeddings)
         queries, keys, values = (
@@ -106,6 +106,7 @@ class FusedDecoderLayer(nn.Module):
         before(x, *self.before, cos, sin, queries.numpy(), keys.numpy(), values.numpy())
         by_row = [part.unflatten(0, lead) for part in (queries, keys, values)]
         attended = cbbench.attend(self.call, *by_row)
+        check_width(attended.flatten(2), self.num_heads * self.head_dim)
         out = torch.empty(x.shape)
         after(x, rows_of(attended.flatten(2)), *self.after, out.numpy())
         return out.unflatten(0, lead)
@@ -117,7 +118,7 @@ def _has_the_form(layer: Any) -> bool:
     norms: list[Any] = [getattr(layer, name, None) for name in ("input_layernorm", "post_attention_layernorm")]
     head_norms = _head_norms(attention)
     return (
-        all(isinstance(part := getattr(attention, name, None), SharedProjection) and isinstance(part.shared.run, Panels) for name in QKV)
+        all(isinstance(part := getattr(attention, name, None), SharedProjection) and part.shared.is_packed for name in QKV)
         and isinstance(getattr(attention, "o_proj", None), PackedLinear)
         and isinstance(getattr(layer, "mlp", None), GatedMLP)
         and all(isinstance(norm, FusedRMSNorm) and kernels_take(norm.weight) for norm in norms + head_norms)

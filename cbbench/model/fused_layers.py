@@ -14,9 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from cbbench.kernels.norms import rms_norm
-from cbbench.kernels.products import GatedPanels, Panels
-from cbbench.kernels.vectors import HAS_FMA
+from cbbench.kernels.availability import missing
 
 QKV = ("q_proj", "k_proj", "v_proj")
 GROUPS = (QKV, ("gate_proj", "up_proj"))  # names of projections that get the same input
@@ -45,7 +43,7 @@ def fuse(model: nn.Module) -> dict[str, int]:
                     setattr(module, name, SharedProjection(shared, index))
                 counts["fused"] += len(parts)
                 counts["products"] += 1
-                counts["packed"] += isinstance(shared.run, Panels)
+                counts["packed"] += shared.is_packed
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if type(child) is nn.Linear and kernels_take(child.weight):
@@ -59,12 +57,14 @@ def fuse(model: nn.Module) -> dict[str, int]:
 
 def kernels_take(tensor: torch.Tensor) -> bool:
     """Our kernels are for float32 on a CPU; other types and devices have torch's."""
-    return HAS_FMA and tensor.dtype is torch.float32 and tensor.device.type == "cpu"
+    return tensor.dtype is torch.float32 and tensor.device.type == "cpu" and missing() is None
 
 
 def product(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
     """x [..., in] -> x W^T + b [..., out]."""
     if kernels_take(weight):
+        from cbbench.kernels.products import Panels
+
         return Panels(weight, bias)
     return lambda x: nn.functional.linear(x, weight, bias)
 
@@ -74,6 +74,8 @@ class PackedLinear(nn.Module):
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
+        from cbbench.kernels.products import Panels
+
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.run = Panels(linear.weight, linear.bias)
 
@@ -107,6 +109,8 @@ class GatedMLP(nn.Module):
 
     def __init__(self, module: Any) -> None:
         super().__init__()
+        from cbbench.kernels.products import GatedPanels
+
         self.run = GatedPanels(module.gate_proj, module.up_proj, module.down_proj)
 
     @classmethod
@@ -131,6 +135,11 @@ class FusedRMSNorm(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(weight, requires_grad=False)
         self.variance_epsilon = eps
+        self.ours: Any = None
+        if kernels_take(weight):
+            from cbbench.kernels.norms import rms_norm
+
+            self.ours = rms_norm
 
     @classmethod
     def of(cls, module: nn.Module) -> FusedRMSNorm | None:
@@ -142,8 +151,8 @@ class FusedRMSNorm(nn.Module):
         return made if computes_the_same(made, module, len(weight), weight) else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if kernels_take(x):
-            return rms_norm(x, self.weight, self.variance_epsilon)
+        if self.ours is not None and kernels_take(x):
+            return self.ours(x, self.weight, self.variance_epsilon)  # type: ignore[no-any-return]
         return nn.functional.rms_norm(x, self.weight.shape, self.weight, self.variance_epsilon)
 
 
@@ -153,6 +162,7 @@ class SharedProduct:
     def __init__(self, parts: list[nn.Linear]) -> None:
         self.sizes = [part.out_features for part in parts]
         weight = torch.cat([part.weight.detach() for part in parts])
+        self.is_packed = kernels_take(weight)
         self.run = product(weight, _bias(parts))
         self.input: Any = None
         self.outputs: list[torch.Tensor | None] = []

@@ -14,11 +14,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 from transformers.utils import logging as transformers_logging
 
 from cbbench.errors import UserError
+from cbbench.kernels.availability import missing
 from cbbench.kvcache.base import KVSpec
 from cbbench.machine.malloc import keep_freed_memory
 from cbbench.model import gguf, self_test
-from cbbench.model.decoder_layers import fuse_decoder_layers
-from cbbench.model.fused_layers import fuse
 from cbbench.model.model import Model, vocabulary
 from cbbench.workload.rows import Vocabulary
 
@@ -66,8 +65,17 @@ def load(
 def prepare_layers(model: Model) -> None:
     """Fuses and packs the model's layers in place, where what replaces them computes the same. The whole is then tried as it is
     served, against what the model answered when it was loaded; where that differs the model is read again and stays as it is."""
+    from cbbench.model.fused_layers import fuse, kernels_take
+
+    if model.device.type == "cpu" and model.dtype is torch.float32 and (why := missing()):
+        model.unprepared = why
+        return
     try:
-        model.prepared = fuse(model.hf) | {"layers": fuse_decoder_layers(model.hf)}
+        model.prepared = fuse(model.hf)
+        if kernels_take(model.hf.get_input_embeddings().weight):
+            from cbbench.model.decoder_layers import fuse_decoder_layers
+
+            model.prepared["layers"] = fuse_decoder_layers(model.hf)
         off = self_test.differs(model.hf, model.spec, model.tried)
         reason = None if off is None else f"prepared layers give logits that are off by {off:.2g} of the largest"
     except Exception as error:  # foreign code that looks into a layer which is no longer there

@@ -10,6 +10,7 @@ import torch
 
 from cbbench import folders, plugins
 from cbbench.errors import UserError
+from cbbench.kernels.availability import missing
 from cbbench.machine.device import choose_device, default_threads
 from cbbench.machine.fingerprint import fingerprint, versions
 from cbbench.model import ceilings, gguf
@@ -37,6 +38,7 @@ def print_doctor() -> None:
         for axis in plugins.AXES:
             able = [name for name in plugins.names(axis) if why_not(axis, name, device, dtype) is None]
             rows.append((f"{axis} in {dtype}", ", ".join(able) or "none"))
+    rows.append(("our CPU kernels", missing() or "can run here"))
     rows += [(f"{name} on {backend}", reason or "can run here") for name, backend, reason in _backends(device)]
     for name, value in rows:
         print(f"{name:22} {value}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 DEFAULT_MARGIN = 0.05
+BUSY_FRAC = 0.05  # of the machine taken by others; above it the times of a round are not compared
 METRICS_VERSION = 4  # of what the numbers mean; stored ones of another version are computed anew
 
 

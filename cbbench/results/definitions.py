@@ -46,6 +46,7 @@ DEFINITIONS: dict[str, list[Definition]] = {
         Definition("decode_host_frac", "share", "host time of the steps that only decode / their duration", "steps"),
         Definition("prefill_roofline_frac", "share", "least possible time of steps with prompts / time taken", "steps, cell"),
         Definition("decode_roofline_frac", "share", "least possible time of steps that only decode / time taken", "steps, cell"),
+        Definition("others_cpu_frac", "share", "CPU time of the machine that other processes took during the round", "cell"),
     ],
     "Latency": [
         Definition("ttft_s_*", "s", "time to first token: from arrival to the first output token", "requests"),
@@ -81,7 +82,7 @@ DEFINITIONS: dict[str, list[Definition]] = {
         Definition("kv_used_tokens_peak", "tokens", "largest number of written tokens in memory in a step", "steps"),
         Definition("kv_reserved_bytes", "bytes", "KV memory reserved, averaged over time", "steps, cell"),
         Definition("kv_used_bytes", "bytes", "KV memory written, averaged over time", "steps, cell"),
-        Definition("kv_peak_bytes", "bytes", "largest KV memory reserved, plus the largest temporary copy (to grow, or for attention)", "steps, cell"),
+        Definition("kv_peak_bytes", "bytes", "largest KV memory reserved, plus the largest temporary copy", "steps, cell"),
         Definition("kv_copy_bytes", "bytes", "KV memory copied: to give attention the layout that it needs, and to grow", "steps"),
         Definition("kv_copy_tokens", "tokens", "the same in tokens, all layers of a token together; known without a model too", "steps"),
         Definition("peak_memory_bytes", "bytes", "largest memory (CUDA: allocated, else resident) above that before the round", "cell"),

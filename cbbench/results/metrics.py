@@ -37,6 +37,7 @@ def summarize(steps: list[Record], requests: list[Record], cell: Record) -> Row:
         "kv_copy_tokens": sum(s["copied_tokens"] for s in steps) if all("copied_tokens" in s for s in steps) else None,
         **kv_memory(steps, requests, cell),
         "peak_memory_bytes": peak_memory(steps, cell),
+        "others_cpu_frac": cell.get("others_cpu_frac"),
         "output_digest": output_digest(requests),
     }
     if cell.get("peer"):  # another system keeps no step records

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from tabulate import tabulate
 
+from cbbench.results.compared_metrics import BUSY_FRAC
 from cbbench.results.store import Cell, Run
 
 Format = Callable[[Any], str]
@@ -178,9 +179,17 @@ def grids(rows: list[TableRow]) -> list[Grid]:
         headers = [*(["run"] if show_run else []), "arm", "tokens", *(column.title for column, _ in varying)]
         lines = [[*([row.run] if show_run else []), row.arm, row.status, *(texts[i] for _, texts in varying)] for i, row in enumerate(rows)]
         note = _note([(c.title, texts[0]) for c, texts in constant if texts])
+        if title != "Memory and waste":
+            note = "\n".join(part for part in (note, _busy(rows)) if part)
         legend = "; ".join(f"{column.title}: {column.legend}" for column, _ in varying if column.legend)
         made.append(Grid(title, headers, lines, note, headers.index("tokens") + 1, legend))
     return made
+
+
+def _busy(rows: list[TableRow]) -> str:
+    """Rows whose times other processes have changed."""
+    said = [f"{row.arm} {percent(taken)}" for row in rows if (taken := row.values.get("others_cpu_frac") or 0.0) > BUSY_FRAC]
+    return f"busy machine, times are not comparable: other processes took CPU time during {', '.join(said)}" if said else ""
 
 
 def _note(constants: list[tuple[str, str]]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -272,9 +273,16 @@ def check_runnable(arms: list[Arm], device: str, dtype: str) -> None:
 def check_served(arms: list[Arm], spec: KVSpec, device: str) -> None:
     """Refuses an arm whose attention cannot serve a model of this shape."""
     for arm in arms:
-        attention: Attention = arm.attn.cls(arm.attn.options)  # type: ignore[call-arg,assignment]
-        if reason := attention.cannot_serve(spec, device):
+        if (attention := attention_of(arm)) is not None and (reason := attention.cannot_serve(spec, device)):
             raise UserError(f"{arm.label} cannot serve this model: {reason}")
+
+
+def attention_of(arm: Arm) -> Attention | None:
+    """None where somebody's class cannot be made: its arm will fail by itself, as a row."""
+    with suppress(Exception):
+        made: Attention = arm.attn.cls(arm.attn.options)  # type: ignore[call-arg,assignment]
+        return made
+    return None
 
 
 def why_not(axis: str, name: str, device: str, dtype: str) -> str | None:

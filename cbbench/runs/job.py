@@ -12,7 +12,8 @@ import torch
 
 from cbbench.errors import UserError
 from cbbench.kvcache.base import KVSpec
-from cbbench.machine.fingerprint import fingerprint, versions
+from cbbench.machine.busy import ThreadLimit
+from cbbench.machine.fingerprint import code, fingerprint, versions
 from cbbench.request import Request
 from cbbench.runs import config
 from cbbench.runs.config import Arm, PeerArm
@@ -78,7 +79,8 @@ class Prepared:
             },
             "device": job.device, "rounds": job.rounds, "warmup": job.warmup, "isolated": job.isolate or job.against is not None,
             "arms": [*arms, *(peer.describe() for peer in job.peers)],
-            "machine": fingerprint(job.device, job.num_threads), "versions": versions(), "finished": False,
+            "machine": fingerprint(job.device, job.num_threads), "versions": versions(), "code": code(),
+            "finished": False,
         }  # fmt: skip
 
 
@@ -95,8 +97,7 @@ def prepare(job: Job, say: Say) -> Prepared:
         model = _load(job, say)
         config.check_served(job.arms, model.spec, job.device)
         spec, requests = model.spec, _with_references(job, model, say)
-        if job.prepare:
-            _prepare_layers(model, say)
+        _make_ready(job, model, say)
     if job.peers and any(request.after for request in requests):
         raise UserError("--peer: in a closed loop a request comes after another's end, and no peer can be told so")
     longest = workload.longest_tokens(requests, model.max_positions if model else None)
@@ -108,17 +109,32 @@ def _load(job: Job, say: Say) -> Model:
     from cbbench.model.load import load
 
     torch.set_num_threads(job.num_threads)
+    if job.device == "cpu" and job.num_threads > 1:
+        ThreadLimit(job.num_threads).wait_and_look()
     say(f"loading {job.model} in {job.dtype} on {job.device}")
     return load(job.model, job.dtype, job.device, job.model_dir, job.trust_remote_code, prepare=False)
 
 
-def _prepare_layers(model: Model, say: Say) -> None:
-    """After the references: those come from the model as it loads."""
+def _make_ready(job: Job, model: Model, say: Say) -> None:
+    """Prepares the layers and compiles kernels: before any clock runs, and after the references, which come from the model as it
+    loads."""
+    from cbbench.kernels.availability import missing
     from cbbench.model.load import prepare_layers
 
-    prepare_layers(model)
-    if model.unprepared:
-        say(f"{model.name} runs with its own layers: {model.unprepared}")
+    attentions = [made for arm in job.arms if (made := config.attention_of(arm)) is not None]
+    on_cpu = job.device == "cpu" and job.dtype == "float32"
+    has_kernels = on_cpu and (job.prepare or any(one.backend(job.device, job.dtype) == "cpu" for one in attentions))
+    if has_kernels and missing() is None:
+        from cbbench.kernels.compiling import must_compile
+
+        if must_compile():
+            say("compiling kernels for this CPU, once (some 20 seconds)")
+    if job.prepare:
+        prepare_layers(model)
+        if model.unprepared:
+            say(f"{model.name} runs with its own layers: {model.unprepared}")
+    for attention in attentions:
+        attention.compile(job.device)
 
 
 def _with_references(job: Job, model: Model, say: Say) -> list[Request]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cbbench.clock import RealClock
+from cbbench.machine.busy import OthersTime
 from cbbench.machine.memory import PeakMemory
 from cbbench.peers.base import Answer, Peer, Setting, describe_answer
 from cbbench.request import Request, refusal
@@ -61,8 +62,10 @@ class PeerCells:
             gc.collect()
             if peak is not None:
                 peak.start()
+            others = OthersTime()
             answers = peer.run(requests, RealClock())
             cell: dict[str, Any] = {"peer": arm.chosen.name, "peer_version": peer.version, "interrupted": False}
+            cell["others_cpu_frac"] = others.frac() if peer.is_in_process else None
             cell["peak_memory_bytes"] = None if peak is None else peak.grown_bytes()
         finally:
             peer.stop()

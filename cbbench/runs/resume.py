@@ -35,12 +35,21 @@ def without_resume(words: list[str]) -> list[str]:
     return words if at is None else words[:at] + words[at + 1 + (words[at] == "--resume") :]
 
 
+def _changed(before: dict[str, Any], info: dict[str, Any]) -> str:
+    """Which versions, with both values."""
+    said = []
+    for part in ("versions", "code"):
+        old = before.get(part) or {}
+        said += [f"{name} {old.get(name)} -> {now}" for name, now in info[part].items() if old.get(name) != now]
+    return f" ({', '.join(said)})" if said else ""
+
+
 def check_same(path: Path, info: dict[str, Any]) -> dict[str, Any]:
     """What run.json said. Raises UserError where the rounds to come would not belong to those that are there."""
     before = _stored(path)
-    differing = [name for name in ("arms", "device", "machine", "warmup", "isolated") if before.get(name) != info[name]]
+    differing = [name for name in ("arms", "device", "machine", "versions", "code", "warmup", "isolated") if before.get(name) != info[name]]
     for part, keys in (("workload", ("digest", "arrivals")), ("model", ("digest", "dtype", "prepared"))):
         differing += [f"{part} {key}" for key in keys if (before.get(part) or {}).get(key) != info[part][key]]
     if differing:
-        raise UserError(f"--resume {path}: that run was another: its {', '.join(differing)} differ")
+        raise UserError(f"--resume {path}: that run was another: its {', '.join(differing)} differ{_changed(before, info)}")
     return before

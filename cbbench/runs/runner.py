@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,7 +18,8 @@ from cbbench.engine.executor import ModelExecutor, VirtualExecutor
 from cbbench.engine.loop import Engine
 from cbbench.engine.record import RunRecord, StepRecord
 from cbbench.kvcache.base import KVCache
-from cbbench.machine.fingerprint import fingerprint
+from cbbench.machine.busy import OthersTime, ThreadLimit
+from cbbench.machine.fingerprint import fingerprint, threading
 from cbbench.machine.memory import PeakMemory
 from cbbench.model import ceilings
 from cbbench.request import Request
@@ -108,8 +110,8 @@ class Runner:
             try:
                 cell = self.cells.run(arm, folder)
             except Exception as error:  # a failed arm is a row with its reason; the others go on
-                cell = {"failed": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"}
-                write_records(folder, {**cell, "traceback": traceback.format_exc()}, [], [])
+                cell = failure(error)
+                write_records(folder, cell, [], [])
             name_cell(folder, arm.label, round_number)
         self.progress.cell_ended(cell)
         self._count(cell, outcome)
@@ -123,6 +125,12 @@ class Runner:
         outcome.incomplete += bool(cell.get("failed")) + sum(metrics.get(f"requests_{s}", 0) for s in ("failed", "refused", "cancelled"))
 
 
+def failure(error: Exception) -> dict[str, Any]:
+    """What cell.json says of a round that failed."""
+    reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
+    return {"failed": reason, "traceback": "".join(traceback.format_exception(error))}
+
+
 class LocalCells:
     """Runs each cell in this process, on the one loaded model."""
 
@@ -131,6 +139,11 @@ class LocalCells:
         self.job = prepared.job
         self.model = prepared.model
         self.progress = progress
+        self.limit = ThreadLimit(self.job.num_threads)
+
+    def _look(self, engine: Engine) -> None:
+        if self.model is not None and self.job.device == "cpu":
+            self.limit.look(engine.clock.now())
 
     def run(self, arm: Arm, folder: Path) -> dict[str, Any]:
         cell: dict[str, Any] = {"bytes_per_token": self.prepared.spec.bytes_per_token}
@@ -144,18 +157,32 @@ class LocalCells:
         """One arm, once, after its warm-up; notes the backend and the memory it took in `cell`."""
         with self.model.serving() if self.model else nullcontext():
             for _ in range(self.job.warmup if self.model else 0):
-                self._engine(arm, cell).run(warmup_requests(self.prepared.requests, arm.max_num_seqs))
+                warming = self._engine(arm, cell)
+                warming.on_step = partial(self._look, warming)
+                warming.run(warmup_requests(self.prepared.requests, arm.max_num_seqs))
             gc.collect()
             peak = PeakMemory(self.job.device)
             peak.start()
             engine = self._engine(arm, cell)
-            engine.on_step = lambda: self.progress.stepped(engine.num_output_tokens, engine.steps[-1])
+            self.limit.was_lowered = False
+
+            def stepped() -> None:
+                self.progress.stepped(engine.num_output_tokens, engine.steps[-1])
+                self._look(engine)
+
+            engine.on_step = stepped
+            others = OthersTime()
             try:
                 engine.run(self.prepared.requests)
                 record = engine.record()
             except KeyboardInterrupt:
                 record = engine.record(interrupted=True)
-            cell["peak_memory_bytes"] = peak.grown_bytes() if self.model else None
+            except Exception as error:  # a failed arm is a row with its reason, and keeps what it had; the others go on
+                record = engine.record()
+                cell |= failure(error)
+            if self.model:
+                cell |= {"peak_memory_bytes": peak.grown_bytes(), "others_cpu_frac": others.frac()}
+                cell["threads"] = {**threading(), "lowered": self.limit.was_lowered}
             cell["peak_extra_bytes"] = engine.cache.peak_extra_bytes
         return record
 

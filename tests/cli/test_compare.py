@@ -15,7 +15,7 @@ import pytest
 
 from cbbench import plugins
 from cbbench.errors import UserError
-from cbbench.model import gguf
+from cbbench.model import ceilings, gguf
 from tests.support.commands import command, read_lines, run_folder, write_lines
 from tests.support.engines import ATTENTIONS, CACHES, SCHEDULERS
 
@@ -174,7 +174,7 @@ def test_list_shows_every_strategy_with_its_cost_and_use() -> None:
     found = [line.strip() for line in ended.out.splitlines() if re.match(r"  \S", line)]
     assert found == [*SCHEDULERS, *ATTENTIONS, *CACHES, *IMPORTERS, *PEERS]
     assert ended.out.count("Cost:") == ended.out.count("Use when:") == len(found)
-    assert "option kv.block_size=16: tokens a block" in ended.out and "runs here (cpu, float32)" in ended.out
+    assert "option kv.block_size=16: tokens per block" in ended.out and "runs here (cpu, float32)" in ended.out
     assert "\x1b" not in ended.out
 
 
@@ -198,6 +198,7 @@ def test_doctor_says_what_is_here_also_without_the_embedded_model(monkeypatch: p
         return tmp_path / "it.gguf"
 
     monkeypatch.setattr(gguf, "embedded", embedded)
+    monkeypatch.setattr(ceilings, "ROUNDS", 2)
     monkeypatch.setenv("CBBENCH_CACHE", str(tmp_path))
     ended = command("doctor")
     facts = dict(re.split(r"\s{2,}", line, maxsplit=1) for line in ended.out.splitlines())

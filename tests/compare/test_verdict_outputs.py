@@ -139,7 +139,7 @@ def test_markdown_keeps_a_bar_inside_its_cell() -> None:
 def test_counts_that_did_not_change_share_a_row_and_what_is_the_same_everywhere_stands_below() -> None:
     found = whole()
     grid = as_grid(found.verdicts, found.judgement)
-    assert next(line for line in grid.lines if "7 exact counts" in line)[-2:] == ["same", ""]
+    assert next(line for line in grid.lines if "8 exact counts" in line)[-2:] == ["same", ""]
     assert grid.note.splitlines()[:2] == ["workload w", "run now"] and "base" in grid.headers, "there are two bases"
     assert len(grid.lines) == 1 + sum(not (v.metric.exact and v.outcome is Outcome.same) for v in found.verdicts)
     assert not {"workload", "run"} & set(grid.headers) and all(len(line) == len(grid.headers) for line in grid.lines)

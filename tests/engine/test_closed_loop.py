@@ -47,7 +47,9 @@ def play(
     asked: list[Request], *arm: str, before: Before | None = None, clock: Clock | None = None, step_s: float = 1, **limits: Any
 ) -> Engine:
     made = strategies(KVSpec(2, 2, 16, 4), asked, *arm, **limits)
-    executor: Executor = VirtualExecutor(made["attn"], step_s, 0) if clock is None else Sleeping(made["attn"], step_s, 0)
+    executor: Executor = (
+        VirtualExecutor(made["attn"], made["kv"], step_s, 0) if clock is None else Sleeping(made["attn"], made["kv"], step_s, 0)
+    )
     engine = Engine(made["scheduler"], made["kv"], executor, clock or VirtualClock(), check=True)
     engine.executor = Watched(engine, before, None)
     engine.run(asked)

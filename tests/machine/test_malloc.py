@@ -44,7 +44,7 @@ def test_blocks_that_were_freed_are_used_again_without_a_page_fault() -> None:
 
 
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cbbench.model import malloc
+    from cbbench.machine import malloc
 
     monkeypatch.setattr(platform, "libc_ver", lambda: ("musl", ""))
     assert malloc.keep_freed_memory() is False

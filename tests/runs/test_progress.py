@@ -21,7 +21,7 @@ METRICS: dict[str, Any] = {
 
 def step(number: int, live_rows: int, reserved: int, free: int) -> StepRecord:
     return StepRecord(
-        number, float(number), number + 1.0, 0.9, 8, live_rows, 0, 5, [["decode", 3, 0, 30, 0]], [], [(0, reserved, 1)], free, 0, 0, []
+        number, float(number), number + 1.0, 0.9, 8, live_rows, 0, 5, [["decode", 3, 0, 30, 0]], [], [(0, reserved, 1)], free, 0, 0, 0, []
     )
 
 
