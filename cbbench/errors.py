@@ -9,5 +9,9 @@ class StuckError(RuntimeError):
     """The engine made no progress; carries a dump of its state."""
 
 
+class ContractError(AssertionError):
+    """A strategy broke a promise of its kind; names class, method, step and rule."""
+
+
 class CacheError(AssertionError):
     """A KV cache invariant is broken: a bug in a strategy, never a user's mistake."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from cbbench.clock import Clock
 from cbbench.engine.arrival_queue import ArrivalQueue
+from cbbench.engine.contract import check_plan
 from cbbench.engine.executor import Executor, StepResult
 from cbbench.engine.record import RequestRecord, RunRecord, Slots, StepRecord, describe_pass, describe_rows
 from cbbench.errors import CacheError, StuckError
@@ -13,6 +14,9 @@ from cbbench.kvcache.base import KVCache
 from cbbench.plan import Plan
 from cbbench.request import Request, Sequence, State, refusal
 from cbbench.schedulers.base import Scheduler
+
+LONGEST_WAIT_S = 600.0
+MOST_WAITS = 1000
 
 
 class CacheRoom:
@@ -57,6 +61,7 @@ class Engine:
         self.slots = Slots()
         self.steps: list[StepRecord] = []
         self.idle_steps = 0  # steps since a sequence last reached a position it had not reached before
+        self.idle_waits = 0  # empty plans in a row that asked to be woken
         self.high_water: dict[int, int] = {}
         self.mark_s = 0.0  # where the step in progress began
         self.num_output_tokens = 0
@@ -70,6 +75,8 @@ class Engine:
             self.take_arrivals()
             self.take_cancellations()
             plan = self.scheduler.plan(self.clock.now(), self.room)
+            if self.checks:
+                check_plan(plan, self.scheduler, self.cache, len(self.steps))
             if not plan.live:
                 self.wait(plan)
                 continue
@@ -118,13 +125,25 @@ class Engine:
     def wait(self, plan: Plan) -> None:
         """Until the next arrival, or the moment the scheduler named."""
         moments = [m for m in (self.arrivals.next_s, plan.wake_s) if m is not None]
+        if plan.wake_s is not None and self.scheduler.has_work:
+            self.check_wake(plan.wake_s)
         if moments:
             self.clock.wait_until(min(moments))
             self.mark_s = self.clock.now()
         elif self.scheduler.has_work:
             raise StuckError(f"{self.scheduler.name()} plans nothing although there is work:\n{self.dump()}")
 
+    def check_wake(self, wake_s: float) -> None:
+        """Whoever has work and asks to be woken must name a moment that is not far away, and then do something."""
+        self.idle_waits += 1
+        if wake_s - self.clock.now() <= LONGEST_WAIT_S and self.idle_waits <= MOST_WAITS:
+            return  # NaN is not
+        who = f"{type(self.scheduler).__name__}.plan, step {len(self.steps)}"
+        when = f"at {wake_s:.6g} s, now is {self.clock.now():.6g} s"
+        raise StuckError(f"{who}: there is work, and it only asks to be woken ({when}, {self.idle_waits} times in a row):\n{self.dump()}")
+
     def begin(self, plan: Plan) -> None:
+        self.idle_waits = 0
         now_s = self.clock.now()
         for row in plan.live:
             row.sequence.state = State.RUNNING

@@ -19,6 +19,8 @@ from cbbench.kvcache.base import KVSpec, KVView
 from cbbench.model import attention_interface, self_test
 from cbbench.workload.rows import Vocabulary
 
+NO_TOKEN = -1  # in place of one whose logit is no number
+
 
 @dataclass
 class Model:
@@ -92,16 +94,20 @@ class Model:
         if self.device.type == "cuda":
             torch.cuda.synchronize()  # a pass that samples nothing would otherwise be stamped before it has run
         tokens: list[int] = found.flatten().tolist()
+        if NO_TOKEN in tokens:
+            raise ValueError("logits are no numbers: an attention or a KV cache gave NaN or infinity")
         if forward_pass.width is None:
             return tokens
         return [token for token, row in zip(tokens, rows, strict=True) if row.samples]
 
     def greedy(self, ids_BW: torch.Tensor, positions_BW: torch.Tensor, keep: torch.Tensor, step: attention_interface.Step) -> torch.Tensor:
-        """The most likely next token of the columns `keep`, [B, len(keep)]. Works on the device alone: it can be captured."""
+        """The most likely next token of the columns `keep`, [B, len(keep)], NO_TOKEN where none is. Works on the device alone: it can
+        be captured."""
         logits = self.hf(input_ids=ids_BW, position_ids=positions_BW, use_cache=False, logits_to_keep=keep, cbbench=step).logits
         if logits.shape[1] != len(keep):  # an architecture that does not know logits_to_keep
             logits = logits[:, keep]
-        found: torch.Tensor = logits.float().argmax(-1)
+        best = logits.float().max(-1)
+        found: torch.Tensor = torch.where(best.values.isfinite(), best.indices, NO_TOKEN)
         return found
 
 

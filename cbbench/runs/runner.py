@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import sysconfig
 import traceback
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -12,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+import cbbench
 from cbbench.attention.base import Attention
 from cbbench.clock import RealClock, VirtualClock
 from cbbench.engine.executor import ModelExecutor, VirtualExecutor
@@ -29,6 +31,7 @@ from cbbench.runs.job import Job, Prepared
 from cbbench.schedulers.base import Scheduler
 
 WARMUP_NEW_TOKENS = 4
+OURS, LIBRARIES = str(Path(cbbench.__file__).parent), tuple({*sysconfig.get_paths().values()})
 
 
 class Progress(Protocol):
@@ -125,9 +128,15 @@ class Runner:
         outcome.incomplete += bool(cell.get("failed")) + sum(metrics.get(f"requests_{s}", 0) for s in ("failed", "refused", "cancelled"))
 
 
+def _place(error: Exception) -> str:
+    """The line of somebody else's strategy that it came from; nothing where it is ours alone."""
+    outside = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith((OURS, *LIBRARIES))]
+    return f" ({Path(outside[-1].filename).name}:{outside[-1].lineno}, {outside[-1].name})" if outside else ""
+
+
 def failure(error: Exception) -> dict[str, Any]:
     """What cell.json says of a round that failed."""
-    reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
+    reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}{_place(error)}"
     return {"failed": reason, "traceback": "".join(traceback.format_exception(error))}
 
 
@@ -157,7 +166,7 @@ class LocalCells:
         """One arm, once, after its warm-up; notes the backend and the memory it took in `cell`."""
         with self.model.serving() if self.model else nullcontext():
             for _ in range(self.job.warmup if self.model else 0):
-                warming = self._engine(arm, cell)
+                warming = self._engine(arm, cell, is_warmup=True)
                 warming.on_step = partial(self._look, warming)
                 warming.run(warmup_requests(self.prepared.requests, arm.max_num_seqs))
             gc.collect()
@@ -186,8 +195,10 @@ class LocalCells:
             cell["peak_extra_bytes"] = engine.cache.peak_extra_bytes
         return record
 
-    def _engine(self, arm: Arm, cell: dict[str, Any]) -> Engine:
+    def _engine(self, arm: Arm, cell: dict[str, Any], is_warmup: bool = False) -> Engine:
+        """Checked after every step in a warm-up, and always where a strategy is not ours."""
         prepared = self.prepared
+        check = is_warmup or any(not chosen.cls.__module__.startswith("cbbench.") for chosen in (arm.scheduler, arm.attn, arm.kv))
         budget, longest = prepared.budgets[arm.label], prepared.longest_tokens
         scheduler: Scheduler = arm.scheduler.cls(arm.max_num_seqs, arm.scheduler.options)  # type: ignore[call-arg,assignment]
         cache: KVCache = arm.kv.cls(prepared.spec, budget, longest, arm.kv.options)  # type: ignore[call-arg,assignment]
@@ -195,9 +206,9 @@ class LocalCells:
         if self.model is not None:
             graphs = arm.max_num_seqs if attention.captures else 0
             cell["backend"] = attention.backend(self.job.device, self.job.dtype)
-            return Engine(scheduler, cache, ModelExecutor(self.model, attention, cache, graphs), RealClock())
+            return Engine(scheduler, cache, ModelExecutor(self.model, attention, cache, graphs), RealClock(), check)
         cost = self.job.workload.file.cost
-        return Engine(scheduler, cache, VirtualExecutor(attention, cache, cost.step_s, cost.position_s), VirtualClock())
+        return Engine(scheduler, cache, VirtualExecutor(attention, cache, cost.step_s, cost.position_s), VirtualClock(), check)
 
 
 def warmup_requests(requests: list[Request], num: int) -> list[Request]:

@@ -34,7 +34,8 @@ def test_known_allocations_are_seen(process: str) -> None:
     done = subprocess.run([sys.executable, "-c", MEASURE, process], env=environment, capture_output=True, text=True, check=True)
     if done.stdout.strip() == "None":
         pytest.skip("this kernel does not reset its high-water mark")
-    assert 40 << 20 <= int(done.stdout) < 60 << 20
+    a_page_or_two = 64 << 10  # the kernel counts pages in batches
+    assert (40 << 20) - a_page_or_two <= int(done.stdout) < 60 << 20
 
 
 def test_nothing_is_known_before_it_is_started() -> None:
