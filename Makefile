@@ -20,7 +20,7 @@ bench: setup
 	$(BIN)/cbbench run workloads/mixed.yaml --rounds 1
 
 test: setup check
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto
 
 check: setup
 	$(BIN)/ruff check .

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import ENVIRONMENT, write_config, write_workload
+from tests.support.commands import ENVIRONMENT, command, write_config, write_workload
 from tests.support.places import ROOT
 
 ROWS = [{"id": str(i), "prompt_ids": [3, 4, 5 + i], "max_new_tokens": 4, "ignore_eos": True} for i in range(3)]
@@ -79,7 +79,8 @@ pathlib.Path.mkdir = mkdir
 
 
 @pytest.mark.parametrize("below", ["", "deeper/still"])
-def test_a_cache_that_is_a_file_is_one_line(below: str, workload: str, tmp_path: Path) -> None:
+def test_a_cache_that_is_a_file_is_one_line(below: str, workload: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
-    done = cbbench(tmp_path, AS_IT_IS, "run", workload, "--verify", CBBENCH_CACHE=str(tmp_path / "file" / below))
-    assert done.returncode == 2 and "file is a file; set CBBENCH_CACHE to a folder" in done.stderr and "Traceback" not in done.stderr
+    monkeypatch.setenv("CBBENCH_CACHE", str(tmp_path / "file" / below))
+    ended = command("run", workload, "--verify", "--out", tmp_path / "r")
+    assert ended.code == 2 and "file is a file; set CBBENCH_CACHE to a folder" in ended.err and "Traceback" not in ended.err

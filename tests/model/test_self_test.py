@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from cbbench.errors import UserError
+from cbbench.model import fused_layers, self_test
 from cbbench.model import load as loading
-from cbbench.model import self_test
 from cbbench.model.load import prepare_layers
 from cbbench.model.model import digest
 from cbbench.model.reference import cached_greedy
@@ -94,7 +94,7 @@ def test_a_length_that_is_too_long_to_try_is_refused_unless_it_is_known_or_never
 
 def test_layers_that_would_compute_something_else_stay_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole model is tried once more after it was prepared."""
-    fuse = loading.fuse
+    fuse = fused_layers.fuse
 
     def broken(hf: Any) -> dict[str, int]:
         counts = fuse(hf)
@@ -103,7 +103,7 @@ def test_layers_that_would_compute_something_else_stay_as_they_are(tmp_path: Pat
 
     (tmp_path / "config.json").write_text(json.dumps(CONFIGS["llama"]))
     model = loading.load(f"random:{tmp_path / 'config.json'}", prepare=False)
-    monkeypatch.setattr(loading, "fuse", broken)
+    monkeypatch.setattr(fused_layers, "fuse", broken)
     asked = Request("r", (5, 6, 7), 12, 0.0, True)
     made = [replace(asked, output_ids=cached_greedy(model, asked))]
     prepare_layers(model)
