@@ -52,8 +52,8 @@ inlined = partial(numba.njit, cache=IS_KEPT, boundscheck=CHECKED, inline="always
 
 
 def must_compile() -> bool:
-    """Whether nothing has been compiled here yet: the first calls will take some seconds each."""
-    return not IS_KEPT or not any(Path(numba.config.CACHE_DIR).rglob("*.nbi"))
+    """Whether most of the kernels are not compiled here yet: their first calls take some seconds each."""
+    return not IS_KEPT or not any(Path(numba.config.CACHE_DIR).rglob("*.before-*.nbi"))
 
 
 def share_threads() -> int:
