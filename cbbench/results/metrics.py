@@ -28,7 +28,7 @@ def summarize(steps: list[Record], requests: list[Record], cell: Record) -> Row:
         **throughput(completed),
         **latency(completed),
         **step_time(steps),
-        **roofline(steps, cell),
+        **roofline(steps, requests, cell),
         **padding(steps),
         **slot_idle(steps),
         "preemptions": sum(r["num_preemptions"] or 0 for r in requests),
@@ -128,7 +128,7 @@ def step_time(steps: list[Record]) -> Row:
     }  # fmt: skip
 
 
-def roofline(steps: list[Record], cell: Record) -> Row:
+def roofline(steps: list[Record], requests: list[Record], cell: Record) -> Row:
     """The time that the work must take on this machine over the time it took, for passes with prompts and for decodes.
 
     A step must read every weight once and its sequences' keys and values, and multiply each token with the weights (the
@@ -139,11 +139,12 @@ def roofline(steps: list[Record], cell: Record) -> Row:
     if not rates or not cost or not per_token:
         return {"prefill_roofline_frac": None, "decode_roofline_frac": None}
     needed, took = {True: 0.0, False: 0.0}, {True: 0.0, False: 0.0}
+    prompts = {r["index"]: r["prompt_tokens"] for r in requests}
     for s in steps:
         tokens = sum(new for _, _, _, new in s["rows"])
         keys = sum(start + new for _, _, start, new in s["rows"] if new)
         products = sum(new * (start + (new + 1) / 2) for _, _, start, new in s["rows"])
-        samples = sum(new > 0 for _, _, _, new in s["rows"])
+        samples = sum(new > 0 and start + new >= prompts[index] for _, index, start, new in s["rows"])  # no chunk within a prompt
         flop = 2 * (tokens * cost["token_weights"] + samples * cost["sample_weights"] + products * cost["attention_products"])
         read = cost["weight_bytes"] + keys * per_token
         decode = only_decodes(s)

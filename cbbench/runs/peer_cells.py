@@ -58,7 +58,7 @@ class PeerCells:
                 peak = PeakMemory(job.device)
             peer.start(requests)
             for _ in range(job.warmup):
-                peer.run(warmup_requests(requests, arm.max_num_seqs), RealClock())
+                peer.run(strangers(warmup_requests(requests, arm.max_num_seqs)), RealClock())
             gc.collect()
             if peak is not None:
                 peak.start()
@@ -72,6 +72,12 @@ class PeerCells:
         answers = [replace(answer, index=places[answer.index]) for answer in answers]
         lines = _lines(self.prepared.requests, [*answers, *(Answer(i, failed=why) for i, why in refused.items())], refused)
         return write_records(folder, cell, [], judged(self.prepared, lines, self.progress))
+
+
+def strangers(requests: list[Request]) -> list[Request]:
+    """Requests of the same lengths and tokens whose prompts begin otherwise: a peer that keeps what it has computed of a prompt must
+    not find the measured ones there. (An arm starts with an empty cache.)"""
+    return [replace(request, prompt_ids=tuple(reversed(list(request.prompt_ids))), output_ids=None) for request in requests]
 
 
 def _lines(requests: list[Request], answers: list[Answer], refused: Collection[int]) -> list[dict[str, Any]]:

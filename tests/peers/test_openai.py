@@ -175,6 +175,10 @@ def test_the_warm_up_asks_the_server_and_is_not_counted(recorded: Path, tmp_path
     assert ended.rows["openai"]["exact_matched"] == 4 and len(fake.asked) == 1 + 2 * 3 + 4
     lengths = [body["max_tokens"] for _, body, _ in fake.asked[1:]]
     assert [sorted(lengths[:3]), sorted(lengths[3:6]), sorted(lengths[6:])] == [[1, 4, 4], [1, 4, 4], [1, 5, 7, 12]]
+    prompts = [tuple(body["prompt"]) for _, body, _ in fake.asked[1:]]
+    warm, measured = set(prompts[:6]), set(prompts[6:])
+    assert not {prompt for prompt in warm & measured if prompt != prompt[::-1]}, "or a server's prefix cache would know them"
+    assert {prompt[::-1] for prompt in warm} <= measured, "the same lengths and tokens"
 
 
 def test_url_and_name_of_the_model_stand_neither_in_the_label_nor_among_the_arms(

@@ -15,7 +15,7 @@ import cbbench.model.load
 from cbbench.engine.loop import Engine
 from cbbench.kvcache.base import KVSpec
 from cbbench.model import attention_interface, gguf
-from cbbench.results.metrics import distribution, summarize
+from cbbench.results.metrics import distribution, roofline, summarize
 from tests.support.engines import run_virtual
 from tests.support.virtual_runs import SMOLLM2_BYTES, asked, metrics
 
@@ -192,3 +192,17 @@ def test_bytes_are_tokens_times_the_bytes_of_one_and_null_where_those_are_unknow
     assert row["kv_used_bytes"] == pytest.approx(SMOLLM2_BYTES * sum(range(16, 33)) / 17)
     unknown = metrics(engine, bytes_per_token=0)
     assert {unknown[f"kv_{name}_bytes"] for name in ("peak", "reserved", "used", "copy")} == {None}
+
+
+def test_a_chunk_in_the_middle_of_a_prompt_is_no_sample() -> None:
+    """The head is multiplied with sampled tokens alone: of 8 + 8 + 4 prompt tokens in chunks, with the last."""
+    cost = {"weight_bytes": 0, "token_weights": 0, "sample_weights": 1000, "attention_products": 0}
+    cell = {"rates": {"bytes_per_s": 1e30, "flop_per_s": 2000.0}, "model_cost": cost, "bytes_per_token": 1}
+    prefill, decode = ["prefill", 8, 0, 0, 0], ["decode", 1, 0, 20, 0]
+    rows = [(0, 0, 0, 8), (0, 0, 8, 8), (0, 0, 16, 4), (0, 0, 20, 1)]
+    steps = [
+        {"passes": [decode if row == rows[-1] else prefill], "rows": [row], "start_s": float(i), "end_s": i + 1.0}
+        for i, row in enumerate(rows)
+    ]
+    found = roofline(steps, [{"index": 0, "prompt_tokens": 20}], cell)
+    assert found == {"prefill_roofline_frac": pytest.approx(1 / 3), "decode_roofline_frac": pytest.approx(1.0)}
