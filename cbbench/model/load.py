@@ -122,6 +122,8 @@ def sketch(name: str, dtype: str = "float32", base_dir: Path | None = None, trus
             raise UserError(f"model {name!r} cannot be read: {_first_line(error)}. {HINT}") from error
         tokenizer = _tokenizer(source, options)
     text, eos = config.get_text_config(), getattr(config, "eos_token_id", None)
+    if getattr(text, "kv_lora_rank", None):
+        raise UserError(f"model {name!r} cannot be served: it keeps latent states (kv_lora_rank), not keys and values")
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
     head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     spec = KVSpec(text.num_hidden_layers, heads, head_dim, DTYPES[dtype].itemsize)

@@ -193,3 +193,10 @@ def test_percentiles_are_numpys_linear_ones_to_two_digits(tmp_path: Path) -> Non
     for key, values in (("prompt_tokens", lengths), ("output_tokens", [n * n for n in lengths])):
         expected = [np.mean(values), *np.percentile(values, [50, 90, 99]), max(values)]
         assert [*about[key].values()] == pytest.approx(expected, abs=0.005)
+
+
+def test_a_model_that_run_refuses_for_its_states_is_not_given_bytes(tmp_path: Path) -> None:
+    (tmp_path / "mla.json").write_text('{"model_type": "deepseek_v3", "num_hidden_layers": 2, "hidden_size": 64}')
+    (tmp_path / "w.yaml").write_text("requests: [{id: a, prompt_ids: [1], max_new_tokens: 2}]\nmodel: random:mla.json\n")
+    said = command("workload", "describe", tmp_path / "w.yaml").mistake
+    assert "cannot be served: it keeps latent states (kv_lora_rank), not keys and values" in said
