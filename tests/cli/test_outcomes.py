@@ -102,7 +102,8 @@ def test_an_arm_that_fails_is_a_row_with_its_reason_and_the_others_go_on(
     ended = run_json(recorded, tmp_path, "--arm", arm, "--arm", "static+padded+cat")
     assert ended.code == 3, ended.err
     failed, fine = ended.data[0]["cells"]
-    assert (failed["arm"], failed["failed"], failed["metrics"]) == (arm.replace(":", "."), "RuntimeError: no luck", {})
+    assert (failed["arm"], failed["metrics"]) == (arm.replace(":", "."), {})
+    assert failed["failed"] == "RuntimeError: no luck (raising_strategies.py:7, boom)", "with the strategy's own line"
     assert (fine["failed"], fine["metrics"]["exact_matched"]) == (None, 4), "the model's own attention came back"
     assert "failed in round 1: RuntimeError: no luck" in ended.err and "Traceback" not in ended.err
     shown = run(recorded, tmp_path, "--arm", arm, "--arm", "static+padded+cat")

@@ -191,7 +191,7 @@ def test_a_process_that_crashes_is_a_failed_cell_with_its_reason_and_the_others_
     ended = command("run", workload, *flags, "--isolate", "--rounds", "1", "--format", "json", "--out", tmp_path / "r")
     raised, died, fine = ended.data[0]["cells"]
     assert ended.code == 3 and "Traceback" not in ended.err
-    assert raised["failed"] == "RuntimeError: no luck"
+    assert raised["failed"] == "RuntimeError: no luck (apart_strategies.py:7, plan)"
     assert died["failed"].startswith("RuntimeError: the process ended with 9")
     assert fine["failed"] is None and fine["metrics"]["steps"] == 4
     folder = run_folder(tmp_path / "r")
