@@ -67,7 +67,9 @@ def as_it_comes(hf: PreTrainedModel, windows: set[int | None]) -> Tried:
     limit = min((n for n in (getattr(config, "max_position_embeddings", None), last_position(config)) if n), default=None)
     known = switches(config)
     for key, value in known.items():
-        is_window = key == "sliding_window" and windows <= {value, None}
+        # a window that the layers hand to attention is honoured; one that stands in a mask alone would be lost
+        has_none = {*(getattr(config, "layer_types", None) or ["?"])} == {"full_attention"}
+        is_window = key == "sliding_window" and windows <= {value, None} and (value in windows or has_none)
         if value > LONGEST_TRIED and not is_window and (limit is None or value < limit):
             raise UserError(f"{type(hf).__name__} cannot be served: its attention changes at {key} {value}, too long a length to try")
     longest = max((value for value in known.values() if value <= LONGEST_TRIED), default=8)

@@ -71,13 +71,16 @@ def test_a_window_that_is_ignored_is_seen_in_the_logits(monkeypatch: pytest.Monk
 
 def test_a_length_that_is_too_long_to_try_is_refused_unless_it_is_known_or_never_reached() -> None:
     base = tiny()
-    windows: set[int | None] = {None}
     hf: Any = plain(base).hf
-    for key, value, is_served in (
-        ("attention_chunk_size", 4096, False),
-        ("attention_chunk_size", 100_000, True),
-        ("keep_window_size", 2000, False),
-    ):
+    nothing: set[int | None] = {None}
+    cases: list[tuple[str, int, set[int | None], bool]] = [
+        ("attention_chunk_size", 4096, nothing, False),
+        ("attention_chunk_size", 100_000, nothing, True),
+        ("keep_window_size", 2000, nothing, False),
+        ("sliding_window", 4096, {4096, None}, True),
+        ("sliding_window", 4096, nothing, False),
+    ]
+    for key, value, windows, is_served in cases:
         before = hf.config.max_position_embeddings
         setattr(hf.config, key, value)
         hf.config.max_position_embeddings = 8192
