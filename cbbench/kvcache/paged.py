@@ -93,14 +93,10 @@ class Paged(KVCache):
         self.pool = Pool(self.spec, self.capacity_tokens(), dtype, device)
 
     def copies(self, rows: list[Row], form: str) -> list[int]:
-        in_place = {
-            "pool": True,
-            "pages": self.options.block_size % 256 == 0,
-            "ragged": max(self.blocks_for(row.stop) for row in rows) == 1,
-        }
-        if form == "ragged" and not in_place["ragged"]:
-            form = "packed"
-        return [] if in_place.get(form) else super().copies(rows, form)
+        if form == "ragged" and max(self.blocks_for(row.stop) for row in rows) > 1:
+            form = "packed"  # rows of several blocks are gathered
+        in_place = form == "pool" or (form == "pages" and self.options.block_size % 256 == 0)  # flash kernels' pages
+        return [] if in_place else super().copies(rows, form)
 
     def view(self, rows: list[Row]) -> KVView:
         most = max(self.blocks_for(row.stop) for row in rows)

@@ -54,15 +54,16 @@ def cpu_details() -> dict[str, Any]:
 def code() -> dict[str, Any]:
     """The commit of cbbench's own code and whether files differ from it; None where it does not run from a git checkout."""
 
+    root = Path(__file__).parents[2]
+
     def git(*words: str) -> str | None:
-        root = Path(__file__).parents[2]
         try:
             done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=False, timeout=10)
         except (OSError, subprocess.TimeoutExpired):
             return None
         return done.stdout.strip() if done.returncode == 0 else None
 
-    commit = git("rev-parse", "HEAD") if (Path(__file__).parents[2] / ".git").exists() else None
+    commit = git("rev-parse", "HEAD") if (root / ".git").exists() else None
     return {"commit": commit, "dirty": None if commit is None else bool(git("status", "--porcelain", "--", "cbbench"))}
 
 

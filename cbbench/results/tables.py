@@ -181,7 +181,7 @@ def grids(rows: list[TableRow]) -> list[Grid]:
         note = _note([(c.title, texts[0]) for c, texts in constant if texts])
         if title != "Memory and waste":
             note = "\n".join(part for part in (note, _busy(rows)) if part)
-        legend = "; ".join(f"{column.title}: {column.legend}" for column, _ in varying if column.legend)
+        legend = "; ".join(f"{column.title}: {column.legend}" for column, texts in varying if column.legend and {*texts} != {"-"})
         made.append(Grid(title, headers, lines, note, headers.index("tokens") + 1, legend))
     return made
 
