@@ -34,6 +34,7 @@ class Cell:
     metrics: dict[str, Any] = field(default_factory=dict)
     failed: str | None = None
     interrupted: bool = False
+    notes: tuple[str, ...] = ()  # what a reader of its row has to know
 
 
 class RunDir:
@@ -171,7 +172,8 @@ def _refuse(word: str) -> float:
 def read_cell(folder: Path) -> Cell:
     """The metrics kept in cell.json where the records are the ones they were computed from, else computed anew."""
     data = json.loads((folder / "cell.json").read_text(), parse_constant=_refuse)
-    cell = Cell(data["arm"], data["round"], failed=data.get("failed"), interrupted=data.get("interrupted", False))
+    notes = tuple(map(str, data.get("notes", ())))
+    cell = Cell(data["arm"], data["round"], failed=data.get("failed"), interrupted=data.get("interrupted", False), notes=notes)
     sizes = [(folder / f"{name}.jsonl").stat().st_size for name in RECORDS]
     is_known = cell.failed is not None or (data.get("metrics_version") == METRICS_VERSION and "metrics" in data)
     if is_known and sizes == [data.get(f"{name}_bytes") for name in RECORDS]:

@@ -97,6 +97,7 @@ class TableRow:
     run: str
     status: str
     values: dict[str, Any]  # metric -> median over rounds
+    notes: tuple[str, ...] = ()  # of its rounds, each once
 
 
 def groups(runs: list[Run]) -> dict[str, list[Run]]:
@@ -116,7 +117,8 @@ def table_rows(runs: list[Run]) -> list[TableRow]:
     for run in runs:
         for arm in run.info["arms"]:
             cells = [cell for cell in run.cells if cell.arm == arm["label"]]
-            rows.append(TableRow(arm["label"], run.name, status(cells, bool(run.info.get("finished"))), medians(cells)))
+            notes = tuple(dict.fromkeys(note for cell in cells for note in cell.notes))
+            rows.append(TableRow(arm["label"], run.name, status(cells, bool(run.info.get("finished"))), medians(cells), notes))
     first = rows[0].values.get("output_tok_per_s") if len(rows) > 1 else None
     for row in rows:
         own = row.values.get("output_tok_per_s")
@@ -180,7 +182,7 @@ def grids(rows: list[TableRow]) -> list[Grid]:
         lines = [[*([row.run] if show_run else []), row.arm, row.status, *(texts[i] for _, texts in varying)] for i, row in enumerate(rows)]
         note = _note([(c.title, texts[0]) for c, texts in constant if texts])
         if title != "Memory and waste":
-            note = "\n".join(part for part in (note, _busy(rows)) if part)
+            note = "\n".join(part for part in (note, _busy(rows), *_notes(rows)) if part)
         legend = "; ".join(f"{column.title}: {column.legend}" for column, texts in varying if column.legend and {*texts} != {"-"})
         made.append(Grid(title, headers, lines, note, headers.index("tokens") + 1, legend))
     return made
@@ -190,6 +192,10 @@ def _busy(rows: list[TableRow]) -> str:
     """Rows whose times other processes have changed."""
     said = [f"{row.arm} {percent(taken)}" for row in rows if (taken := row.values.get("others_cpu_frac") or 0.0) > BUSY_FRAC]
     return f"busy machine, times are not comparable: other processes took CPU time during {', '.join(said)}" if said else ""
+
+
+def _notes(rows: list[TableRow]) -> list[str]:
+    return [f"{row.arm}: {note}" for row in rows for note in row.notes]
 
 
 def _note(constants: list[tuple[str, str]]) -> str:
