@@ -5,7 +5,6 @@ HTTP and server-sent events are httpx2's; here is what is asked, and one line fo
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import os
 import ssl
@@ -17,12 +16,13 @@ import httpx2
 
 from cbbench.clock import RealClock
 from cbbench.errors import UserError
+from cbbench.peers._server_url import KEY_VARIABLE, checked_url, is_this_machine
 
 TIMEOUT_S = 600.0  # without a word: the first token of a long prompt may take minutes
 CONNECT_TIMEOUT_S = 30.0
 MAX_REPLY_BYTES = 2**26
 SHOWN_CHARACTERS = 300  # of what a server says
-KEY_VARIABLE = "OPENAI_API_KEY"
+MAX_ERROR_BYTES = 2**14
 DONE = "[DONE]"
 BUSY_CODES = (408, 425, 429, 502, 503, 504)  # another moment, another answer
 
@@ -102,7 +102,7 @@ class Server:
         if not isinstance(event, dict):
             raise self._wrong(path, f"an event is no completion: {data}")
         if event.get("error"):
-            raise self._wrong(path, f"error: {json.dumps(event['error'], ensure_ascii=False)}")
+            raise self._wrong(path, f"error: {_message(event)}")
         return event
 
     def _decoded(self, path: str, raw: str | bytes) -> Any:
@@ -137,13 +137,13 @@ class Server:
         if reply.has_redirect_location:
             raise self._wrong(path, f"{status}: it has moved to {reply.headers['Location']}; give the new URL with {self.flags[0]}")
         if reply.status_code != 200:
-            raise self._wrong(path, f"{status}: {_beginning(reply)}", code=reply.status_code)
+            raise self._wrong(path, f"{status}: {_own_words(_beginning(reply))}", code=reply.status_code)
 
     def _wrong(self, path: str, what: str, code: int | None = None, may_pass: bool = False) -> ServerError:
         """One line that steers no terminal, without the key."""
         said = what.replace(self.key, "...") if self.key else what
         line = " ".join("".join(c if c.isprintable() else " " for c in said).split())
-        return ServerError(f"{self.url}/{path}: {line[: 2 * SHOWN_CHARACTERS]}", code, may_pass)
+        return ServerError(f"{self.url}/{path}: {line[:SHOWN_CHARACTERS]}", code, may_pass)
 
 
 class _Patience(httpx2.SyncByteStream):
@@ -171,27 +171,22 @@ def _beginning(reply: httpx2.Response) -> str:
     with suppress(httpx2.HTTPError, httpx2.StreamError):
         for part in reply.iter_bytes():
             raw += part
-            if len(raw) >= SHOWN_CHARACTERS:
+            if len(raw) >= MAX_ERROR_BYTES:
                 break
-    return raw.decode(errors="replace")[:SHOWN_CHARACTERS]
+    return raw.decode(errors="replace")
 
 
-def checked_url(url: str, flag: str) -> str:
-    """Without a slash at its end. A URL that holds a password would end in records and messages."""
-    if "@" in url:
-        raise UserError(f"{flag}: no name or password in the URL; a key is read from {KEY_VARIABLE}")
+def _own_words(text: str) -> str:
+    """What an error says to a person, where it is JSON that has such a place."""
     try:
-        parsed = httpx2.URL(url)
-        is_one = parsed.scheme in ("http", "https") and parsed.host and not {*url} & {*"?# "}
-    except (httpx2.InvalidURL, ValueError):
-        is_one = False
-    if not is_one:
-        raise UserError(f"{flag} {url}: should be a URL like http://localhost:8000/v1")
-    return url.rstrip("/")
+        return _message(json.loads(text))
+    except (ValueError, RecursionError):
+        return text
 
 
-def is_this_machine(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+def _message(said: Any) -> str:
+    """`{"error": {"message": ...}}`, `{"error": ...}`, `{"message": ...}`, `{"detail": ...}`; else all of it."""
+    for key in ("error", "message", "detail"):
+        if isinstance(said, dict) and said.get(key):
+            return _message(said[key])
+    return said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)

@@ -11,14 +11,17 @@ from uuid import uuid4
 from pydantic import Field
 
 from cbbench.clock import RealClock
+from cbbench.errors import UserError
 from cbbench.peers._completion import Completion, NotWholeError
-from cbbench.peers._openai_client import TIMEOUT_S, Server, ServerError, checked_url
+from cbbench.peers._openai_client import TIMEOUT_S, Server, ServerError
+from cbbench.peers._server_url import checked_url
 from cbbench.peers.base import Answer, Peer
 from cbbench.request import Request
 from cbbench.strategy import StrictOptions
 
 FLAGS = ("--set peer.url", "--set peer.model")
 IDS, SALT = "return_token_ids", "cache_salt"  # vLLM's words: tell the ids; share no prefix with another salt
+REFUSALS = (400, 422, 500, 501)  # of a word, or of a form of prompt
 PAUSES_S = (1.0, 3.0, 9.0)  # before a probe is sent again to a server that is busy or starting
 NOT_TOLD = "its server does not tell whether its prefix cache held prompts of earlier rounds"
 
@@ -63,10 +66,23 @@ class OpenAi(Peer):
                 self._probe(probe, words)
                 return words
             except ServerError as error:
-                if error.code not in (400, 422, 500, 501):
+                if error.code not in REFUSALS:
                     raise
-        self._probe(probe, ())
+        try:
+            self._probe(probe, ())
+        except ServerError as error:  # of what every server should take
+            if error.code in REFUSALS and self._takes_text():
+                raise UserError(
+                    f"{self.server.url}/completions takes text, but no prompt of token ids, which every request here is"
+                ) from error
+            raise
         return ()
+
+    def _takes_text(self) -> bool:
+        try:
+            return bool(self.server.ask("completions", {"model": self.server.model, "prompt": "a", "max_tokens": 1}))
+        except ServerError:
+            return False
 
     def _probe(self, probe: Request, words: tuple[str, ...]) -> None:
         self.words, self.salt = words, "probe"

@@ -102,6 +102,24 @@ def test_what_is_no_event_is_one_line(fake: Fake, raw: bytes) -> None:
     assert broken(fake, EVENT, raw) != ""
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"error": {"message": "no such model", "code": 404}}, "no such model"),
+        ({"error": "no such model"}, "no such model"),
+        ({"object": "error", "message": "no such model"}, "no such model"),
+        ({"detail": [{"loc": ["body"]}]}, '[{"loc": ["body"]}]'),
+        ({"a": 1}, '{"a": 1}'),
+        ("no such model", "no such model"),
+        ("", ""),
+    ],
+    ids=str,
+)
+def test_an_error_in_json_is_said_in_its_words_for_a_person(fake: Fake, body: Any, said: str) -> None:
+    fake.models = (404, body)
+    assert refusal(lambda: Server(fake.url, None, FLAGS)) == f"{fake.url}/models: 404 Not Found: {said}".strip()
+
+
 @pytest.mark.parametrize(("code", "reason"), [(400, "Bad Request"), (401, "Unauthorized"), (503, "Service Unavailable")])
 def test_a_refusal_has_its_code_and_the_beginning_of_the_servers_words(fake: Fake, code: int, reason: str) -> None:
     fake.answer = lambda *_: (code, "too\n\tlong" + "x" * 900)

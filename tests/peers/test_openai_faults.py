@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from cbbench.clock import RealClock
+from cbbench.errors import UserError
 from cbbench.peers import openai
 from cbbench.peers.base import Answer, Setting
 from cbbench.peers.openai import OpenAi
 from cbbench.request import Request
 from tests.peers.test_openai import Outputs, answers, known, outputs, run_peer, saved
 from tests.support.engines import requests, tiny
-from tests.support.servers import Completions, Fake, Raw, Stream, fake
+from tests.support.servers import Completions, Fake, Raw, Stream, completion, fake
 
 __all__ = ["fake", "outputs"]  # the fixtures
 
@@ -157,3 +158,14 @@ def test_a_note_stands_below_the_table(recorded: Path, tmp_path: Path, fake: Fak
     run_peer(recorded, tmp_path, fake)
     (summary,) = tmp_path.glob("results/*/summary.md")
     assert f"openai: {openai.NOT_TOLD}" in summary.read_text()
+
+
+def test_a_server_that_takes_text_alone_is_told_from_one_that_takes_nothing(fake: Fake) -> None:
+    """llama-cpp-python's server is such a one."""
+    refuses_ids = (500, {"error": {"message": "Input should be a valid string"}})
+    fake.answer = lambda path, body: completion(path, body | {"max_tokens": 3}) if isinstance(body["prompt"], str) else refuses_ids
+    with pytest.raises(UserError, match=r"/completions takes text, but no prompt of token ids, which every request here is$"):
+        answers(fake, requests(tiny(), "3/4"))
+    fake.answer = lambda *_: refuses_ids
+    with pytest.raises(openai.ServerError, match=r"/completions: 500 Internal Server Error: Input should be a valid string$"):
+        answers(fake, requests(tiny(), "3/4"))
