@@ -60,7 +60,7 @@ def compare(
     columns: Columns = None,
     folder: Folder = FOLDER,
 ) -> None:
-    """Say what saved runs have shown, print their table of saved runs, and judge every arm against another arm, a saved baseline or another run.
+    """Say what saved runs show, print their table of saved runs, and judge every arm against another arm, a saved baseline or another run.
 
     Exit codes: 0 fine; 1 a --fail-on rule fired; 2 bad usage; 3 no judgement: a needed row is missing or not comparable.
     """

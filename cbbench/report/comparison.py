@@ -14,7 +14,7 @@ from cbbench.compare.slo import as_grid as slo_grid
 from cbbench.compare.verdict_report import Comparison
 from cbbench.compare.worth_a_row import worth_a_row
 from cbbench.report.runs import ALL, as_markdown, print_groups
-from cbbench.report.screen import print_grid
+from cbbench.report.screen import print_grid, print_sentences
 from cbbench.results import tables
 from cbbench.results.store import Run
 
@@ -26,10 +26,12 @@ def print_comparison(found: Comparison, format: str, columns: Sequence[str] = ()
         print(verdict_report.as_markdown(found))
         return
     print_groups(found.runs, columns, base)
-    if found.verdicts or found.judgement.gated:
-        rows, said = (found.verdicts, []) if ALL in columns else worth_a_row(found.verdicts)
+    rows, said = (found.verdicts, []) if ALL in columns else worth_a_row(found.verdicts)
+    if rows:
         grid = verdict_report.as_grid(rows, found.judgement, found.verdicts)
         print_grid(replace(grid, note="\n".join([*said, grid.note])))
+    else:
+        print_sentences([*said, *([f"gate: {found.judgement.says}"] if found.judgement.gated else [])])
 
 
 def print_effects(runs: list[Run], format: str) -> None:

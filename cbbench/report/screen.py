@@ -59,8 +59,9 @@ def print_sentences(sentences: list[str]) -> None:
     console = stdout()
     for number, sentence in enumerate(sentences):
         style = "bold" if number == 0 else ""
-        for line in textwrap.wrap(sentence, min(console.width, MAX_SENTENCE), break_on_hyphens=False):
-            console.print(line, style=style, markup=False, soft_wrap=True)
+        whole = sentence.replace(" %", "\xa0%").replace(" x ", "\xa0x ")  # a number stays with its unit
+        for line in textwrap.wrap(whole, min(console.width, MAX_SENTENCE), break_on_hyphens=False):
+            console.print(line.replace("\xa0", " "), style=style, markup=False, soft_wrap=True)
 
 
 def print_pairs(title: str, pairs: list[tuple[str, str]]) -> None:

@@ -81,6 +81,6 @@ def column_of(key: str) -> Column:
     """How any metric is written, those too that stand in no table."""
     if key in COLUMNS:
         return COLUMNS[key]
-    shows = {"_frac": percent, "_bytes": size}
-    show = next((show for end, show in shows.items() if key.endswith(end)), seconds if "_s_" in key or key in ("model_s", "host_s", "duration_s") else number)
-    return Column(key, key, show)
+    is_time = "_s_" in key or key in ("model_s", "host_s")
+    shows = {"_frac": percent, "_bytes": size, "utilization": percent}
+    return Column(key, key, next((show for end, show in shows.items() if key.endswith(end)), seconds if is_time else number))

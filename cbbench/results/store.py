@@ -152,7 +152,7 @@ def check_schema(info: Any) -> None:
     if info["schema_version"] != SCHEMA_VERSION:
         made = info["versions"].get("cbbench", "?") if isinstance(info.get("versions"), dict) else "?"
         raise OtherSchema(
-            f"made by cbbench {made} in schema version {info['schema_version']}; this is cbbench {__version__}, which reads {SCHEMA_VERSION}"
+            f"made by cbbench {made} in schema version {info['schema_version']}; this is {__version__} and reads {SCHEMA_VERSION}"
         )
 
 

@@ -99,7 +99,7 @@ class LiveProgress:
         rate = metrics["output_tok_per_s"]
         measured = f", {tables.number(rate)} output tok/s" if rate else ""
         if cell.get("bytes_per_token") == 0:  # no model: nothing took time
-            measured = f", {metrics['steps']:,} steps"
+            outcome, measured = outcome.replace("unverified", f"{metrics['requests_completed']:,} done"), f", {metrics['steps']:,} steps"
         self.say(f"{self.arm} round {self.round}: {outcome}{measured}")
         self._estimate()
 

@@ -45,7 +45,10 @@ def commands(page: Path) -> list[str]:
     return [line for line in written if line.startswith("cbbench ")]
 
 
-@pytest.mark.parametrize(("kind", "name"), [(kind, page.stem) for kind, folder in FOLDERS.items() for page in sorted((DOCS / folder).glob("*.md"))])
+PAGES_OF = [(kind, page.stem) for kind, folder in FOLDERS.items() for page in sorted((DOCS / folder).glob("*.md"))]
+
+
+@pytest.mark.parametrize(("kind", "name"), PAGES_OF)
 def test_a_page_of_a_strategy_prints_what_the_code_says_of_it(kind: str, name: str) -> None:
     text = (DOCS / FOLDERS[kind] / f"{name}.md").read_text()
     assert f"<!-- made: strategy {kind} {name} -->" in text and "<!-- made: measured " in text
@@ -56,8 +59,9 @@ def test_a_page_of_a_strategy_prints_what_the_code_says_of_it(kind: str, name: s
 def test_every_strategy_of_the_readme_has_a_page() -> None:
     """A new file needs none: it is listed, run and tested as it is."""
     table = re.findall(r"^\| (?:`--\w+`)? *\| `(\w+)` \|", (ROOT / "README.md").read_text(), re.MULTILINE)
-    written = {page.stem for folder in FOLDERS.values() for page in (DOCS / folder).glob("*.md")}
+    written = {name for _, name in PAGES_OF}
     assert len(table) >= 10 and {*table} == written
+
 
 @every_page
 def test_what_is_made_from_records_and_code_is_up_to_date(page: Path) -> None:
