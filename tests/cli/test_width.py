@@ -45,8 +45,9 @@ def test_a_run_of_every_combination_fits_and_begins_with_the_answer(ran: tuple[P
     assert_fits(ended)
     lines = ended.out.splitlines()
     assert "needs the fewest steps of 36 arms" in " ".join(lines[1:3])
-    header = next(line for line in lines if line.startswith("arm  "))
-    assert len(re.findall(r"\S+", header)) <= 8
+    heading = next(i for i, line in enumerate(lines) if line.startswith("arm  "))
+    (row,) = (line for line in lines if line.startswith("static+serial+cat"))
+    assert len(re.split(r" +(?!done|steps|x|%)", row)) <= 8, lines[heading]
     assert "chunked(max_num_batched_tokens=128)" in ended.out, "no name is cut"
     assert "*44" in ended.out or ("*" in ended.out and "* the best of its column" in ended.out)
     assert "base" in ended.out
