@@ -53,6 +53,7 @@ class TreadsWater(Scheduler):
 def model() -> Model:
     return tiny(max_position_embeddings=2048)
 
+
 BLOCKS = ("paged", "prefix")  # memory in blocks
 
 

@@ -158,7 +158,9 @@ def test_prompts_known_by_block_ids_are_shared_by_them_and_make_no_token() -> No
         raise AssertionError("token ids were made")
 
     source = TokenSource(PromptRecipe(block_tokens=6), torch.arange(300).numpy())
-    prompts = [HashedPrompt(source, length, f"r{i}", blocks) for i, (length, blocks) in enumerate([(17, [4, 5, 6]), (20, [4, 5, 9]), (9, [4])])]
+    prompts = [
+        HashedPrompt(source, length, f"r{i}", blocks) for i, (length, blocks) in enumerate([(17, [4, 5, 6]), (20, [4, 5, 9]), (9, [4])])
+    ]
     by_ids = cache(32)
     expected = [live(by_ids, sequence(i, prompt.ids)) for i, prompt in enumerate(prompts)]
     assert expected == [0, 12, 4]
