@@ -44,7 +44,7 @@ TABLES: dict[str, list[Column]] = {
         Column("decode_roofline_frac", "decode roofline", percent, "least possible time for decoding / time taken (100 % is the limit)"),
         Column(
             "decode_memory_bound_frac", "memory-bound", percent,
-            "share of that least time in steps where reading memory, not arithmetic, sets it (weights that fit the CPU's cache read faster)",
+            "share of that least time in steps where reading memory sets it, not arithmetic (weights in the CPU's cache read faster)",
         ),
     ],
     "Latency": [
