@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
-
 UNKNOWN = -1  # a token that was counted, but whose id nobody tells: it cannot be verified, and is like no other
 
 

@@ -203,7 +203,8 @@ class Engine:
                 free_tokens=self.cache.free_tokens(),
                 external_tokens=self.cache.external_tokens(scheduler.waiting[0]) if scheduler.waiting else 0,
                 copied_bytes=self.cache.copied_bytes,
-                copied_tokens=self.cache.copied_layer_tokens // self.cache.spec.num_layers, preempted=self.room.preempted, **asdict(sharing),
+                copied_tokens=self.cache.copied_layer_tokens // self.cache.spec.num_layers, preempted=self.room.preempted,
+                **asdict(sharing),
             )
         )  # fmt: skip
         self.mark_s, self.cache.copied_bytes, self.cache.copied_layer_tokens, self.room.preempted = end_s, 0, 0, []

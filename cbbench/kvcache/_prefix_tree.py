@@ -8,7 +8,7 @@ a block holds its parents too, so a cached block has only cached ones behind it,
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -29,7 +29,7 @@ class Node:
     children: dict[Hashable, Node] = field(default_factory=dict)
 
 
-ORDERS = {  # eviction -> the block with the least of this goes first
+ORDERS: dict[str, Callable[[Node], tuple[int, ...]]] = {  # eviction -> the block with the least of this goes first
     "lru": lambda node: (node.released,),
     "fifo": lambda node: (node.published,),
     "lfu": lambda node: (node.uses, node.released),

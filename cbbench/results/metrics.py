@@ -203,8 +203,9 @@ def prefix(steps: list[Record], requests: list[Record]) -> Row:
 def kv_memory(steps: list[Record], requests: list[Record], cell: Record) -> Row:
     """Reserved memory by what it is for, weighted with the time of each step, and at its peak.
 
-    An entry that several sequences read counts once. Token states + future (this sequence will still write it) + internal (it never will) + external (free, but no hole
-    fits the next waiting request) sum to 1. Token states of a sequence that is held after its end count as such.
+    Token states + future (this sequence will still write it) + internal (it never will) + external (free, but no hole
+    fits the next waiting request) sum to 1. Token states of a sequence that is held after its end count as such; an entry that
+    several sequences read counts once.
     """
     final = final_lengths(requests)
     used = future = internal = external = shared = cached = time_s = 0.0

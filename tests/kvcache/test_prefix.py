@@ -188,7 +188,7 @@ def sharing_requests(seed: int, num: int) -> list[Request]:
 
 def assert_lawful(engine: Engine) -> None:
     row = summarize(**records(engine), cell={"bytes_per_token": 8})
-    assert 0 <= row["prefill_tokens_saved"] and row["prefix_hit_frac"] <= row["prefix_ideal_frac"]
+    assert row["prefill_tokens_saved"] >= 0 and row["prefix_hit_frac"] <= row["prefix_ideal_frac"]
     for s in engine.sequences:
         ideal = engine.cache.ideal_tokens[s.index]
         assert s.cached_tokens <= ideal < s.num_prompt
