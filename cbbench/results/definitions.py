@@ -81,7 +81,7 @@ DEFINITIONS: dict[str, list[Definition]] = {
         Definition("prefill_tokens_saved", "tokens", "prompt tokens that were found and so not computed", "requests"),
         Definition("evicted_tokens", "tokens", "tokens that could be found again, until their memory was needed", "steps"),
         Definition("kv_shared_frac", "share", "memory that two or more sequences read, each once / (reserved + external)", "steps"),
-        Definition("kv_cached_tokens_mean", "tokens", "free, but can be found again; averaged over time", "steps"),
+        Definition("kv_cached_tokens", "tokens", "free, but can be found again; averaged over time", "steps"),
     ],
     "Memory": [
         Definition("kv_utilization", "share", "written KV memory / (reserved + external) KV memory", "steps"),

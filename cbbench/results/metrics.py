@@ -228,7 +228,7 @@ def kv_memory(steps: list[Record], requests: list[Record], cell: Record) -> Row:
     return {
         "kv_utilization": ratio(used, total), "kv_future_frac": ratio(future, total),
         "kv_internal_frac": ratio(internal, total), "kv_external_frac": ratio(external, total),
-        "kv_shared_frac": ratio(shared, total), "kv_cached_tokens_mean": ratio(cached, time_s),
+        "kv_shared_frac": ratio(shared, total), "kv_cached_tokens": ratio(cached, time_s),
         "kv_final_utilization": ratio(sum(w for _, w in last.values()), sum(r for r, _ in last.values())),
         "kv_reserved_tokens_peak": peak_reserved, "kv_used_tokens_peak": peak_used,
         "kv_reserved_bytes": ratio((used + future + internal) * per_token, time_s) if per_token else None,

@@ -17,7 +17,7 @@ BLUE, ORANGE, GREEN, _, SKY, RED, _ = CYCLE
 STYLES: dict[str, dict[str, Any]] = {
     "token states": {"facecolor": BLUE}, "future": {"facecolor": lighter(SKY, 0.3), "hatch": "----"},
     "internal": {"facecolor": ORANGE, "hatch": "////"}, "external": {"facecolor": lighter(RED, 0.2), "hatch": "xxxx"},
-    "cached": {"facecolor": lighter(GREEN, 0.6), "hatch": "...."}, "free": {"facecolor": "#f4f4f4"},
+    "cached": {"facecolor": lighter(GREEN, 0.6)}, "free": {"facecolor": "#f4f4f4"},
 }  # fmt: skip
 SAID = {
     "token states": "token states", "future": "future: reserved, to be written", "internal": "internal: reserved, never written",
