@@ -33,10 +33,10 @@ class StepRecord:
     copied_bytes: int
     copied_tokens: int  # the same in tokens
     preempted: list[int]
-    extra_tokens: int  # entries that `kv` counts for more than one sequence, beyond the first
-    shared_tokens: int  # entries that more than one sequence reads, each once
-    cached_tokens: int  # free, but what stands there can still be found
-    evicted_tokens: int  # forgotten to make room, since the run began
+    extra_tokens: int = 0  # entries that `kv` counts for more than one sequence, beyond the first
+    shared_tokens: int = 0  # entries that more than one sequence reads, each once
+    cached_tokens: int = 0  # free, but what stands there can still be found
+    evicted_tokens: int = 0  # forgotten to make room, since the run began
 
 
 @dataclass(slots=True)

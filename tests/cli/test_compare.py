@@ -137,9 +137,8 @@ def test_a_damaged_run_is_named_and_left_out_and_the_others_are_read(saved: Path
     ended = command("compare", saved.parent, "--format", format)
     assert ended.code == 0, ended.err
     (said,) = ended.err.splitlines()
-    reason = (
-        "made by cbbench 0.1.0 in schema version 99; this is 0.1.0 and reads 1" if damage == "another version" else "run.json is damaged ("
-    )
+    another = "made by cbbench 0.1.0 in schema version 99; this is 0.1.0 and reads 1"
+    reason = another if damage == "another version" else "run.json is damaged ("
     assert said.startswith((f"cbbench: {saved}: left out, {reason}", f"cbbench: {saved}: left out: {reason}"))
     assert [run["run"] for run in ended.runs] == ["two"] if format == "json" else DENSE in ended.out
     gated = command("compare", saved.parent, "--format", format, "--fail-on", "regressed")
