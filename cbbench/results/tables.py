@@ -112,15 +112,17 @@ def groups(runs: list[Run]) -> dict[str, list[Run]]:
 
 def table_rows(runs: list[Run]) -> list[TableRow]:
     """One row an arm and run; an arm without a whole round is a row too, with its reason."""
-    rows = []
+    rows, machines = [], []
     for run in runs:
         for arm in run.info["arms"]:
+            machines.append(str(run.info.get("machine")))
             cells = [cell for cell in run.cells if cell.arm == arm["label"]]
             rows.append(TableRow(arm["label"], run.name, status(cells, bool(run.info.get("finished"))), medians(cells)))
-    first = rows[0].values.get("output_tok_per_s") if len(rows) > 1 else None
-    for row in rows:
+    firsts: dict[str, float | None] = {}  # of each machine: times of two machines have no ratio
+    for row, machine in zip(rows, machines, strict=True):
         own = row.values.get("output_tok_per_s")
-        row.values["vs_first"] = own / first if own and first else None
+        first = firsts.setdefault(machine, own)
+        row.values["vs_first"] = own / first if own and first and machines.count(machine) > 1 else None
     return rows
 
 
