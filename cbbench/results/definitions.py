@@ -47,6 +47,8 @@ DEFINITIONS: dict[str, list[Definition]] = {
         Definition("decode_host_frac", "share", "host time of the steps that only decode / their duration", "steps"),
         Definition("prefill_roofline_frac", "share", "least possible time of steps with prompts / time taken", "steps, cell"),
         Definition("decode_roofline_frac", "share", "least possible time of steps that only decode / time taken", "steps, cell"),
+        Definition("prefill_memory_bound_frac", "share", "part of the least possible prefill time in steps that reading bounds", "steps, cell"),
+        Definition("decode_memory_bound_frac", "share", "part of the least possible decode time in steps that reading bounds", "steps, cell"),
         Definition("others_cpu_frac", "share", "CPU time of the machine that other processes took during the round", "cell"),
     ],
     "Latency": [

@@ -150,12 +150,13 @@ def roofline(steps: list[Record], requests: list[Record], cell: Record) -> Row:
 
     A step must read every weight once and its sequences' keys and values, and multiply each token with the weights (the
     head's only where it samples: a decode, or a prompt's end) and each query with its keys: the longer of the two counts.
-    What padding adds is not needed, so it shows as distance from the ceiling.
+    What padding adds is not needed, so it shows as distance from the ceiling. Which of the two it was is the share of the
+    needed time that belongs to steps where reading is the longer one.
     """
     rates, cost, per_token = cell.get("rates"), cell.get("model_cost"), cell.get("bytes_per_token")
+    needed, took, reading = {True: 0.0, False: 0.0}, {True: 0.0, False: 0.0}, {True: 0.0, False: 0.0}
     if not rates or not cost or not per_token:
-        return {"prefill_roofline_frac": None, "decode_roofline_frac": None}
-    needed, took = {True: 0.0, False: 0.0}, {True: 0.0, False: 0.0}
+        steps = []
     prompts = {r["index"]: r["prompt_tokens"] for r in requests}
     for s in steps:
         tokens = sum(new for _, _, _, new in s["rows"])
@@ -164,10 +165,15 @@ def roofline(steps: list[Record], requests: list[Record], cell: Record) -> Row:
         samples = sum(new > 0 and start + new >= prompts[index] for _, index, start, new in s["rows"])  # no chunk within a prompt
         flop = 2 * (tokens * cost["token_weights"] + samples * cost["sample_weights"] + products * cost["attention_products"])
         read = cost["weight_bytes"] + keys * per_token
-        decode = only_decodes(s)
-        needed[decode] += max(read / rates["bytes_per_s"], flop / rates["flop_per_s"])
+        decode, read_s, products_s = only_decodes(s), read / rates["bytes_per_s"], flop / rates["flop_per_s"]
+        needed[decode] += max(read_s, products_s)
+        reading[decode] += read_s if read_s >= products_s else 0.0
         took[decode] += s["end_s"] - s["start_s"]
-    return {"prefill_roofline_frac": ratio(needed[False], took[False]), "decode_roofline_frac": ratio(needed[True], took[True])}
+    return {
+        "prefill_roofline_frac": ratio(needed[False], took[False]), "decode_roofline_frac": ratio(needed[True], took[True]),
+        "prefill_memory_bound_frac": ratio(reading[False], needed[False]),
+        "decode_memory_bound_frac": ratio(reading[True], needed[True]),
+    }  # fmt: skip
 
 
 def padding(steps: list[Record]) -> Row:

@@ -60,6 +60,10 @@ TABLES: dict[str, list[Column]] = {
         Column("decode_host_frac", "host share", percent, "share of a decode step's time that is spent outside the model"),
         Column("prefill_roofline_frac", "prefill roofline", percent, "least possible time for prompts / time taken (100 % is the limit)"),
         Column("decode_roofline_frac", "decode roofline", percent, "least possible time for decoding / time taken (100 % is the limit)"),
+        Column(
+            "decode_memory_bound_frac", "memory-bound", percent,
+            "share of that least time in steps where reading memory, not arithmetic, sets it (weights that fit the CPU's cache read faster)",
+        ),
     ],
     "Latency": [
         Column("ttft_s_p50", "TTFT p50", seconds), Column("ttft_s_p90", "TTFT p90", seconds),
