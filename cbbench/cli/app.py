@@ -46,7 +46,7 @@ def main(argv: list[str] | None = None) -> Any:
     """The entry point."""
     from rich.console import Console
 
-    Console.on_broken_pipe = leave  # type: ignore[method-assign,assignment]  # typer makes its own
+    Console.on_broken_pipe = leave  # type: ignore[method-assign]  # typer makes its own
     try:
         app(argv)
     except SystemExit as ended:

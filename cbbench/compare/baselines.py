@@ -46,7 +46,8 @@ def file_name(info: dict[str, Any]) -> str:
     key = key_of(info)
     if key.model is None:
         return f"{key.workload}-virtual.json"
-    model = re.sub(r"[^\w.-]+", "-", Path(info["model"]["name"]).name).strip("-.")[:40]
+    name = Path(info["model"]["name"]).name.removesuffix(".json").removesuffix(".gguf")
+    model = re.sub(r"[^\w.-]+", "-", name).strip("-.")[:40]
     return f"{key.workload}-{model}-{key.model[:8]}{'' if key.dtype == 'float32' else f'-{key.dtype}'}.json"
 
 
@@ -133,7 +134,7 @@ def save(name: str, run: Run, reason: str, folder: Path, exact_only: bool = Fals
     if name in ("", ".", "..") or name != Path(name).name:
         raise UserError(f"baseline save {name!r}: should be a plain name")
     if (found := faults(run)) or run.problems:
-        said = "; ".join(f"{label}: {why}" for label, why in found.items()) or "a part of it is damaged"
+        said = "; ".join(f"{label}: {why}" for label, why in found.items()) or "; ".join(run.problems)
         raise UserError(f"{run.path}: cannot become a baseline: {said}")
     before = read_all(folder / name).get(key_of(run.info))
     path = before.path if before else folder / name / file_name(run.info)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -36,7 +38,7 @@ def judged(tmp_path: Path, workload: str, label: str) -> set[str]:
     """What the comparison with the committed baseline finds worse about one arm: metrics, or that it failed."""
     source = ROOT / "workloads" / f"{BASE_LABEL.get(workload, workload)}.yaml"
     data = yaml.safe_load(source.read_text())
-    data["requests"] = str((source.parent / data["requests"]).resolve())
+    shutil.copy(source.parent / data["requests"], tmp_path)
     if workload in BASE_LABEL:
         data["arms"] = [arm for arm in data["arms"] if label_of(arm) == label]
         assert len(data["arms"]) == 1, "the arm is one of the file"
@@ -253,8 +255,6 @@ MUTANTS: list[tuple[Callable[[Patch], None], str, str]] = [
 
 @cache
 def untouched(workload: str, label: str) -> frozenset[str]:
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         return frozenset(judged(Path(folder), workload, label))
 
