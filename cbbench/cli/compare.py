@@ -10,6 +10,7 @@ import typer
 
 from cbbench.cli.baseline import FOLDER, Folder
 from cbbench.cli.ending import NOT_WRITTEN, decided
+from cbbench.cli.options import Columns, parse_columns
 from cbbench.errors import UserError
 
 if TYPE_CHECKING:
@@ -67,11 +68,12 @@ def compare(
         CompareFormat, typer.Option(metavar="FORMAT", help="of the output on stdout: table, markdown, csv, json or junit")
     ] = CompareFormat.table,
     out: Annotated[
-        list[Path], typer.Option(metavar="FILE", help="also write a .md, .csv, .json or .xml (JUnit) file; may be repeated")
+        list[Path], typer.Option("--out", "-o", metavar="FILE", help="also write a .md, .csv, .json or .xml (JUnit) file; may be repeated")
     ] = [],  # noqa: B006
+    columns: Columns = None,
     folder: Folder = FOLDER,
 ) -> None:
-    """Print the tables of saved runs, and judge every arm against another arm, a saved baseline or another run.
+    """Say what saved runs show, print their table of saved runs, and judge every arm against another arm, a saved baseline or another run.
 
     Exit codes: 0 fine; 1 a --fail-on rule fired; 2 bad usage; 3 no judgement: a needed row is missing or not comparable, or a time
     cannot be judged; 74 a file cannot be written.
@@ -87,6 +89,7 @@ def compare(
     from cbbench.report.screen import warn
     from cbbench.results.store import read_runs
 
+    shown = parse_columns(columns)
     rules = Rules(gate.parse_margins(margin), Allowed.machine in allow, Allowed.process in allow)
     gates = [gate.parse_rule(text) for text in fail_on]
     bounds = parse_slos(slo)
@@ -108,13 +111,14 @@ def compare(
             raise
         warn(f"{error}: a gate cannot vouch without it")
         raise typer.Exit(3) from error
+    base = baseline if any(arm["label"] == baseline for run in runs for arm in run.info["arms"]) else None
     verdicts = only_of(verdicts, str(only)) if only else verdicts
     found = Comparison(runs, verdicts, gate.judge(verdicts, gates, bool(problems)))
     unwritten = write_all(out, found)
     warn(*unwritten)
     with decided(found.judgement.exit_code or (NOT_WRITTEN if unwritten else 0)):
         if format in (CompareFormat.table, CompareFormat.markdown):
-            print_comparison(found, str(format))
+            print_comparison(found, str(format), shown, base)
             if effects:
                 print_effects(runs, str(format))
             if bounds:

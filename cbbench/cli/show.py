@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cbbench.cli.options import make_room
 from cbbench.errors import UserError
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def report(
 
     runs, problems = read_runs(paths)
     warn(*problems)
+    make_room(out)
     write_report(runs, out)
     print(out)
 
@@ -69,7 +71,9 @@ def export(
     from cbbench.report.export import export as write
     from cbbench.results.rounds import choose
 
-    for written in write(choose(_one(run), arm, round_number), str(format), out):
+    chosen = choose(_one(run), arm, round_number)
+    make_room(out)
+    for written in write(chosen, str(format), out):
         print(written)
 
 
@@ -84,7 +88,9 @@ def plot(
     from cbbench.report.figure.kinds import plot as draw
     from cbbench.results.rounds import choose
 
-    draw(choose(_one(run), arm, round_number), str(kind), out)
+    chosen = choose(_one(run), arm, round_number)
+    make_room(out)
+    draw(chosen, str(kind), out)
     print(out)
 
 

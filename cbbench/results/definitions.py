@@ -35,7 +35,8 @@ DEFINITIONS: dict[str, list[Definition]] = {
     ],
     "Throughput": [
         Definition("output_tok_per_s", "1/s", "output tokens of completed requests / duration", "requests"),
-        Definition("vs_first", "ratio", "output tok/s / output tok/s of the first row of the table", "requests"),
+        Definition("output_spread_frac", "share", "half of (fastest - slowest round) / median round, of output tok/s", "requests"),
+        Definition("vs_base", "ratio", "output tok/s / that of the base: marked `baseline`, else static, else the first", "requests"),
         Definition("total_tok_per_s", "1/s", "prompt and output tokens of completed requests / duration", "requests"),
         Definition("requests_per_s", "1/s", "completed requests / duration", "requests"),
         Definition("duration_s", "s", "time from the first arrival to the last token, over completed requests", "requests"),
@@ -47,8 +48,8 @@ DEFINITIONS: dict[str, list[Definition]] = {
         Definition("decode_host_frac", "share", "host time of the steps that only decode / their duration", "steps"),
         Definition("prefill_roofline_frac", "share", "least possible time of steps with prompts / time taken", "steps, cell"),
         Definition("decode_roofline_frac", "share", "least possible time of steps that only decode / time taken", "steps, cell"),
-        Definition("prefill_memory_bound_frac", "share", "part of the least possible prefill time in steps that reading bounds", "steps, cell"),
-        Definition("decode_memory_bound_frac", "share", "part of the least possible decode time in steps that reading bounds", "steps, cell"),
+        Definition("prefill_memory_bound_frac", "share", "part of that prefill time in steps that reading bounds", "steps, cell"),
+        Definition("decode_memory_bound_frac", "share", "part of that decode time in steps that reading bounds", "steps, cell"),
         Definition("others_cpu_frac", "share", "CPU time of the machine that other processes took during the round", "cell"),
     ],
     "Latency": [

@@ -154,9 +154,9 @@ def roofline(steps: list[Record], requests: list[Record], cell: Record) -> Row:
     needed time that belongs to steps where reading is the longer one.
     """
     rates, cost, per_token = cell.get("rates"), cell.get("model_cost"), cell.get("bytes_per_token")
-    needed, took, reading = {True: 0.0, False: 0.0}, {True: 0.0, False: 0.0}, {True: 0.0, False: 0.0}
     if not rates or not cost or not per_token:
-        steps = []
+        return dict.fromkeys(f"{kind}_{what}_frac" for what in ("roofline", "memory_bound") for kind in ("prefill", "decode"))
+    needed, took, reading = {True: 0.0, False: 0.0}, {True: 0.0, False: 0.0}, {True: 0.0, False: 0.0}
     prompts = {r["index"]: r["prompt_tokens"] for r in requests}
     for s in steps:
         tokens = sum(new for _, _, _, new in s["rows"])

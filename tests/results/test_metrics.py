@@ -215,7 +215,8 @@ def test_the_roofline_says_which_ceiling_held(bytes_per_s: float, share: float) 
     cost = {"weight_bytes": 1000, "token_weights": 500, "sample_weights": 0, "attention_products": 0}
     cell = {"rates": {"bytes_per_s": bytes_per_s, "flop_per_s": 8000.0}, "model_cost": cost, "bytes_per_token": 0.0001}
     steps = [
-        {"passes": [["decode", n, 0, 0, 0]], "rows": [(slot, slot, 9, 1) for slot in range(n)], "start_s": 0.0, "end_s": 1.0} for n in (1, 1, 1, 4)
+        {"passes": [["decode", n, 0, 0, 0]], "rows": [(slot, slot, 9, 1) for slot in range(n)], "start_s": 0.0, "end_s": 1.0}
+        for n in (1, 1, 1, 4)
     ]
     found = roofline(steps, [{"index": i, "prompt_tokens": 9} for i in range(4)], cell)
     assert found["decode_memory_bound_frac"] == pytest.approx(share, abs=1e-3) and found["prefill_memory_bound_frac"] is None
