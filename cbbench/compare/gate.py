@@ -101,10 +101,10 @@ def judge(verdicts: list[Verdict], rules: list[Rule], damaged: bool = False) -> 
     answers = [(rule, v, rule.answer(v)) for v in verdicts for rule in rules if _looks_at(rule, v, rules)]
     hits = [(rule.text, v) for rule, v, answer in answers if answer is Answer.hit]
     undecided = tuple({id(v): v for _, v, answer in answers if answer is Answer.open}.values())
-    passed = tuple({id(v): v for _, v, answer in answers if answer is Answer.clear and v.outcome in TOLD}.values())
+    passed = tuple({id(v): v for _, v, answer in answers if answer is Answer.clear and v.outcome not in HOLES}.values())
     holes = [v for v in verdicts if v.outcome in HOLES and (v.metric.gated or any(rule.names(v) for rule in rules))]
     blind = tuple(rule.text for rule in rules if rule.metric and not any(rule.names(v) for v in verdicts))
-    told = any(v.outcome in TOLD for v in verdicts) or bool(verdicts and all(rule.kind == "missing" for rule in rules))
+    told = bool(passed) or any(v.outcome in TOLD for v in verdicts)
     code = 1 if hits else 3 if rules and (holes or blind or damaged or undecided or not told) else 0
     return Judgement(code, hits, holes, bool(rules), blind, damaged, undecided, passed)
 
