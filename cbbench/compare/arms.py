@@ -72,6 +72,8 @@ def _of_pair(subject: Subject, run: Run, base: list[Cell], new: list[Cell], rule
             found.append(Verdict(subject, metric, Outcome.not_comparable, why, values(base, metric), values(new, metric)))
     tokens = METRICS["output_tokens"]
     judged = _unlike_outputs([v for v in found if v is not None], run.info, values(base, tokens), values(new, tokens))
+    num_busy = len({cell.round for cell in (*base, *new)} - (quiet_base.keys() & quiet_new.keys()))
+    judged = [replace(v, why=f"{v.why}; {num_busy} more on a busy machine") if num_busy and v.is_open and v.why else v for v in judged]
     if run.info.get("isolated") or rules.allow_process:
         return judged
     return [v if v.metric.exact else replace(v, doubt=ONE_PROCESS) for v in judged]

@@ -150,8 +150,8 @@ def printed(headers: list[str], lines: Iterable[list[str]]) -> None:
 
 
 def main() -> None:
-    num_trials = int(sys.argv[1]) if len(sys.argv) > 1 else 400
-    all_rounds = [int(word) for word in sys.argv[2:]] or [6, 10, 12, 16, 20]
+    num_trials = int(sys.argv[1]) if len(sys.argv) > 1 else 300
+    all_rounds = [int(word) for word in sys.argv[2:]] or [6, 10, 14, 18]
     same, more = "nothing changed", "10 % slower"
     headers = ["rounds", "noise", "wild rounds", f"{same}: exit 1", "exit 3", f"{more}: exit 1", "exit 3 "]
     printed(headers, power_lines(num_trials, all_rounds))

@@ -241,3 +241,39 @@ def test_an_option_that_came_later_is_no_other_work_and_one_that_changed_is_a_ch
     assert changed_defaults(before, {**before, "attn": {"name": "varlen", "backend": "auto", "graphs": False}}) == ""
     assert work_difference(before, {**before, "attn": {"name": "padded"}}) == "attn 'varlen' -> 'padded'"
     assert work_difference(before, {**before, "max_num_seqs": 9}) == "max_num_seqs 8 -> 9"
+
+
+def test_rounds_of_one_process_are_in_doubt_unless_allowed() -> None:
+    """I14: what luck a process has would be taken for a difference; a stored baseline has the spread of runs for that."""
+    shared = saved([arm(A), arm(B)], cells(A), cells(B), isolated=False)
+    for run, rules, expected in ((shared, Rules(), True), (shared, Rules(allow_process=True), False), (three(), Rules(), False)):
+        assert {bool(v.doubt) for v in compare_within(run, None, rules) if not v.metric.exact} == {expected}
+    assert not any(v.doubt for v in compare_with_baseline(shared, history(arms=(A, B)), Rules()))
+
+
+def test_rounds_on_a_busy_machine_are_counted_where_a_verdict_lacks_rounds() -> None:
+    busy = [Cell(B, c.round, {**c.metrics, "others_cpu_frac": 0.5 if c.round > 4 else 0.0}) for c in cells(B)]
+    verdicts = compare_within(saved([arm(A), arm(B)], cells(A), busy), None, Rules())
+    assert {v.why for v in verdicts} == {"4 of the 6 rounds needed, 18 are recommended; 2 more on a busy machine"}
+
+
+HALF = MODEL | {"dtype": "bfloat16"}
+
+
+def test_in_half_precision_a_token_more_or_less_is_no_regression() -> None:
+    """I11: rounding ends requests earlier or later there."""
+    run = twins(cells(A, output_tokens=99.5, steps=105), cells(TWIN), cells(B), model=HALF)
+    found = compare_within(run, None, Rules())
+    assert outcomes(found, A) == dict.fromkeys(TIMED_KEYS, "same"), "counts follow the lengths, so they are no measure either"
+    assert {v.why for v in found if v.subject.arm == A} == {"[99.5] output tokens against [100]"}
+    far = compare_within(twins(cells(A, output_tokens=90), cells(TWIN), cells(B), model=HALF), None, Rules())
+    assert outcomes(far, A) == dict.fromkeys(TIMED_KEYS, "not comparable")
+
+
+def test_wrong_tokens_of_any_arm_are_a_verdict() -> None:
+    """I10: those of the base were none."""
+    run = saved([arm(A), arm(B), arm(TWIN, base_of=B)], cells(A, exact_wrong=1), cells(B), cells(TWIN, exact_wrong=3))
+    found = [(v.subject.arm, v.why) for v in compare_within(run, None, Rules()) if v.metric.key == "exact_wrong"]
+    assert found == [(A, "1 requests with wrong tokens"), (TWIN, "3 requests with wrong tokens")]
+    alone = compare_within(saved([arm(A)], cells(A, exact_wrong=1)), None, Rules())
+    assert [v.metric.key for v in alone] == ["exact_wrong"]
