@@ -82,6 +82,14 @@ DEFINITIONS: dict[str, list[Definition]] = {
         Definition("preemptions", "count", "how often a running request lost its memory and must be computed again", "requests"),
         Definition("recomputed_tokens", "tokens", "tokens computed again after a preemption", "requests"),
     ],
+    "Prefix sharing": [
+        Definition("prefix_hit_frac", "share", "prompt tokens found in the cache when the request started / prompt tokens", "requests"),
+        Definition("prefix_ideal_frac", "share", "the same for a cache of endless memory, in the same order of requests", "requests"),
+        Definition("prefill_tokens_saved", "tokens", "prompt tokens that were found and so not computed", "requests"),
+        Definition("evicted_tokens", "tokens", "tokens that could be found again, until their memory was needed", "steps"),
+        Definition("kv_shared_frac", "share", "memory that two or more sequences read, each once / (reserved + external)", "steps"),
+        Definition("kv_cached_tokens", "tokens", "free, but can be found again; averaged over time", "steps"),
+    ],
     "Memory": [
         Definition("kv_utilization", "share", "written KV memory / (reserved + external) KV memory", "steps"),
         Definition("kv_future_frac", "share", "reserved, and written later by the same request / (reserved + external)", "steps, requests"),

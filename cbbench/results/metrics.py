@@ -35,6 +35,7 @@ def summarize(steps: list[Record], requests: list[Record], cell: Record) -> Row:
         **slot_idle(steps),
         "preemptions": sum(r["num_preemptions"] or 0 for r in requests),
         "recomputed_tokens": sum(r["recomputed_tokens"] or 0 for r in requests),
+        **prefix(steps, requests),
         "kv_copy_bytes": sum(s["copied_bytes"] for s in steps) if cell.get("bytes_per_token") else None,
         "kv_copy_tokens": sum(s["copied_tokens"] for s in steps) if all("copied_tokens" in s for s in steps) else None,
         **kv_memory(steps, requests, cell),
@@ -203,14 +204,28 @@ def slot_idle(steps: list[Record]) -> Row:
     return row
 
 
+def prefix(steps: list[Record], requests: list[Record]) -> Row:
+    """What was found in the cache and not computed; None for a cache that never looks. A request counts once, when it starts."""
+    looked = [r for r in requests if r.get("cached_tokens") is not None]
+    if not looked:
+        return dict.fromkeys(("prefix_hit_frac", "prefix_ideal_frac", "prefill_tokens_saved", "evicted_tokens"))
+    prompts = sum(r["prompt_tokens"] for r in looked)
+    saved = sum(r["cached_tokens"] for r in looked)
+    return {
+        "prefix_hit_frac": ratio(saved, prompts), "prefix_ideal_frac": ratio(sum(r["ideal_cached_tokens"] for r in looked), prompts),
+        "prefill_tokens_saved": saved, "evicted_tokens": steps[-1]["evicted_tokens"] if steps else 0,
+    }  # fmt: skip
+
+
 def kv_memory(steps: list[Record], requests: list[Record], cell: Record) -> Row:
     """Reserved memory by what it is for, weighted with the time of each step, and at its peak.
 
     Token states + future (this sequence will still write it) + internal (it never will) + external (free, but no hole
-    fits the next waiting request) sum to 1. Token states of a sequence that is held after its end count as such.
+    fits the next waiting request) sum to 1. Token states of a sequence that is held after its end count as such; an entry that
+    several sequences read counts once.
     """
     final = final_lengths(requests)
-    used = future = internal = external = time_s = 0.0
+    used = future = internal = external = shared = cached = time_s = 0.0
     peak_reserved = peak_used = token_steps = 0
     last: dict[int, tuple[int, int]] = {}
     for s in steps:
@@ -221,6 +236,8 @@ def kv_memory(steps: list[Record], requests: list[Record], cell: Record) -> Row:
         future += weight * future_now
         internal += weight * internal_now
         external += weight * s["external_tokens"]
+        shared += weight * s.get("shared_tokens", 0)
+        cached += weight * s.get("cached_tokens", 0)
         time_s += weight
         token_steps += used_now + future_now + internal_now
         peak_reserved, peak_used = max(peak_reserved, used_now + future_now + internal_now), max(peak_used, used_now)
@@ -229,6 +246,7 @@ def kv_memory(steps: list[Record], requests: list[Record], cell: Record) -> Row:
     return {
         "kv_utilization": ratio(used, total), "kv_future_frac": ratio(future, total),
         "kv_internal_frac": ratio(internal, total), "kv_external_frac": ratio(external, total),
+        "kv_shared_frac": ratio(shared, total), "kv_cached_tokens": ratio(cached, time_s),
         "kv_final_utilization": ratio(sum(w for _, w in last.values()), sum(r for r, _ in last.values())),
         "kv_reserved_tokens_peak": peak_reserved, "kv_reserved_token_steps": token_steps, "kv_used_tokens_peak": peak_used,
         "kv_reserved_bytes": ratio((used + future + internal) * per_token, time_s) if per_token else None,
@@ -240,7 +258,7 @@ def kv_memory(steps: list[Record], requests: list[Record], cell: Record) -> Row:
 def peak_memory(steps: list[Record], cell: Record) -> int | None:
     """None where less was seen than keys and values were written: then memory came from what the process had kept."""
     seen, per_token = cell.get("peak_memory_bytes"), cell.get("bytes_per_token") or 0
-    written = max((sum(written for _, _, written in s["kv"]) for s in steps), default=0) * per_token
+    written = max((sum(written for _, _, written in s["kv"]) - s.get("extra_tokens", 0) for s in steps), default=0) * per_token
     return None if seen is None or seen < written else seen
 
 
@@ -250,10 +268,11 @@ def final_lengths(requests: list[Record]) -> dict[int, int]:
 
 
 def kv_split(step: Record, final: dict[int, int]) -> tuple[int, int, int]:
-    """Reserved tokens of a step: token states, future, internal."""
-    used = sum(written for _, _, written in step["kv"])
+    """Reserved tokens of a step: token states, future, internal. Shared entries are full: they are token states, once."""
+    extra = step.get("extra_tokens", 0)
+    used = sum(written for _, _, written in step["kv"]) - extra
     future = sum(max(min(reserved, final[index]) - written, 0) for index, reserved, written in step["kv"])
-    return used, future, sum(reserved for _, reserved, _ in step["kv"]) - used - future
+    return used, future, sum(reserved for _, reserved, _ in step["kv"]) - extra - used - future
 
 
 def only_decodes(step: Record) -> bool:

@@ -189,8 +189,8 @@ def _refuse(word: str) -> float:
 def read_cell(folder: Path) -> Cell:
     """The metrics kept in cell.json where the records are the ones they were computed from, else computed anew."""
     data = json.loads((folder / "cell.json").read_text(), parse_constant=_refuse)
-    notes = tuple(map(str, data.get("notes", ())))
-    cell = Cell(data["arm"], data["round"], failed=data.get("failed"), interrupted=data.get("interrupted", False), notes=notes)
+    cell = Cell(data["arm"], data["round"], failed=data.get("failed"), interrupted=data.get("interrupted", False))
+    cell.notes = tuple(map(str, data.get("notes", ())))
     sizes = [(folder / f"{name}.jsonl").stat().st_size for name in RECORDS]
     is_known = cell.failed is not None or (data.get("metrics_version") == METRICS_VERSION and "metrics" in data)
     if is_known and sizes == [data.get(f"{name}_bytes") for name in RECORDS]:

@@ -80,7 +80,7 @@ class LiveProgress:
         self.drawn_s = now_s
         now = f"{tables.number(num_tokens / max(now_s - self.started_s, 1e-9))} tok/s"
         if self.console.width >= WIDE:
-            reserved = sum(reserved for _, reserved, _ in step.kv)
+            reserved = sum(reserved for _, reserved, _ in step.kv) - step.extra_tokens
             size = reserved + step.free_tokens
             now += f", slots {step.live}/{step.slots}, waiting {step.waiting}, KV {tables.percent(reserved / size if size else 0)}"
         self.bars.update(self.cell, completed=num_tokens, now=now)
