@@ -44,10 +44,10 @@ def print_slo(runs: list[Run], slos: list[Slo], format: str) -> None:
         print_grid(slo_grid(score(run, slos), slos), format == "markdown")
 
 
-def print_baselines(found: dict[str, dict[str, Baseline]]) -> None:
+def print_baselines(found: dict[str, list[Baseline]]) -> None:
     headers = ["baseline", "workload", "arms", "runs", "saved", "age", "reason"]
-    lines = [[name, key, str(len(b.arms)), str(len(b.runs)), b.saved, f"{b.age_days:.0f} d", b.reason]
-             for name, group in found.items() for key, b in group.items()]  # fmt: skip
+    lines = [[name, b.path.stem, str(len(b.arms)), str(len(b.runs)), b.saved, f"{b.age_days:.0f} d", b.reason]
+             for name, group in found.items() for b in group]  # fmt: skip
     print_grid(
         tables.Grid("Baselines", headers, lines, "" if lines else "none yet: cbbench baseline save NAME RUN --reason TEXT", 2, turns=False)
     )

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
+from cbbench.report.printable import printable
 from cbbench.results import tables
 
 LONG_TABLE = 200  # rows; rich takes seconds for thousands
@@ -30,7 +31,7 @@ def stdout() -> Console:
 
 def warn(*texts: str) -> None:
     for text in texts:
-        print(f"cbbench: {text}", file=sys.stderr)
+        print(f"cbbench: {printable(text)}", file=sys.stderr)
 
 
 def track(items: list[Any]) -> Iterable[Any]:

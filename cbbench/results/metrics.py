@@ -16,7 +16,8 @@ import numpy as np
 Row = dict[str, Any]
 Record = dict[str, Any]
 STEP_METRICS = (
-    "steps", "model_s", "host_s", "padded_positions", "kv_copy_tokens", "kv_reserved_tokens_peak", "kv_used_tokens_peak",
+    "steps", "passes", "model_s", "host_s", "padded_positions", "idle_slots", "kv_copy_tokens", "kv_reserved_tokens_peak",
+    "kv_reserved_token_steps", "kv_used_tokens_peak",
 )  # fmt: skip  # counts that would be 0 without step records; fractions are None by themselves
 
 
@@ -27,6 +28,7 @@ def summarize(steps: list[Record], requests: list[Record], cell: Record) -> Row:
         **counts(requests, completed),
         **throughput(completed),
         **latency(completed),
+        **latency_steps(steps, completed),
         **step_time(steps),
         **roofline(steps, requests, cell),
         **padding(steps),
@@ -117,13 +119,28 @@ def distribution(values: list[float]) -> Row:
     return {"mean": float(np.mean(values)), "p50": float(p50), "p90": float(p90), "p99": float(p99), "max": max(values)}
 
 
+def latency_steps(steps: list[Record], completed: list[Record]) -> Row:
+    """Latencies counted in steps, which do not depend on the machine: from the step in progress at the arrival to the one that gave
+    the token, both included; between two tokens of a request, how many steps lie from one to the next."""
+    ends_s = [s["end_s"] for s in steps]
+    own = [np.searchsorted(ends_s, np.asarray(r["token_times_s"])) for r in completed if r["token_times_s"]] if steps else []
+    came = [int(np.searchsorted(ends_s, r["arrival_s"], side="right")) for r in completed if r["token_times_s"]]
+    first = [int(at[0]) - start + 1 for at, start in zip(own, came, strict=False)]
+    last = [int(at[-1]) - start + 1 for at, start in zip(own, came, strict=False)]
+    gaps = [int(np.diff(at).max()) for at in own if len(at) > 1]
+    row: Row = {"itl_steps_max": max(gaps, default=None)}
+    for name, values in (("ttft_steps", first), ("e2e_steps", last)):
+        row |= {f"{name}_sum": sum(values) if values else None, f"{name}_max": max(values, default=None)}
+    return row
+
+
 def step_time(steps: list[Record]) -> Row:
     model_s = sum(s["model_s"] for s in steps)
     total_s = sum(s["end_s"] - s["start_s"] for s in steps)
     decodes = [s for s in steps if only_decodes(s)]
     decode_s = sum(s["end_s"] - s["start_s"] for s in decodes)
     return {
-        "steps": len(steps), "model_s": model_s, "host_s": total_s - model_s,
+        "steps": len(steps), "passes": sum(len(s["passes"]) for s in steps), "model_s": model_s, "host_s": total_s - model_s,
         "decode_step_s_p50": distribution([s["end_s"] - s["start_s"] for s in decodes])["p50"],
         "decode_host_frac": ratio(decode_s - sum(s["model_s"] for s in decodes), decode_s),
     }  # fmt: skip
@@ -174,7 +191,7 @@ def padding(steps: list[Record]) -> Row:
 
 def slot_idle(steps: list[Record]) -> Row:
     """Places of the batch without a live sequence, and why: finished but held, empty with a queue, empty without."""
-    row: Row = {}
+    row: Row = {"idle_slots": sum(s["slots"] - s["live"] for s in steps)}
     for name, chosen in (("slot_idle", steps), ("decode_idle", [s for s in steps if only_decodes(s)])):
         slots = sum(s["slots"] for s in chosen)
         empty = {True: 0, False: 0}
@@ -209,7 +226,7 @@ def kv_memory(steps: list[Record], requests: list[Record], cell: Record) -> Row:
     """
     final = final_lengths(requests)
     used = future = internal = external = shared = cached = time_s = 0.0
-    peak_reserved = peak_used = 0
+    peak_reserved = peak_used = token_steps = 0
     last: dict[int, tuple[int, int]] = {}
     for s in steps:
         weight = s["end_s"] - s["start_s"]
@@ -222,6 +239,7 @@ def kv_memory(steps: list[Record], requests: list[Record], cell: Record) -> Row:
         shared += weight * s.get("shared_tokens", 0)
         cached += weight * s.get("cached_tokens", 0)
         time_s += weight
+        token_steps += used_now + future_now + internal_now
         peak_reserved, peak_used = max(peak_reserved, used_now + future_now + internal_now), max(peak_used, used_now)
     total = used + future + internal + external
     per_token = cell.get("bytes_per_token")
@@ -230,7 +248,7 @@ def kv_memory(steps: list[Record], requests: list[Record], cell: Record) -> Row:
         "kv_internal_frac": ratio(internal, total), "kv_external_frac": ratio(external, total),
         "kv_shared_frac": ratio(shared, total), "kv_cached_tokens": ratio(cached, time_s),
         "kv_final_utilization": ratio(sum(w for _, w in last.values()), sum(r for r, _ in last.values())),
-        "kv_reserved_tokens_peak": peak_reserved, "kv_used_tokens_peak": peak_used,
+        "kv_reserved_tokens_peak": peak_reserved, "kv_reserved_token_steps": token_steps, "kv_used_tokens_peak": peak_used,
         "kv_reserved_bytes": ratio((used + future + internal) * per_token, time_s) if per_token else None,
         "kv_used_bytes": ratio(used * per_token, time_s) if per_token else None,
         "kv_peak_bytes": peak_reserved * per_token + cell.get("peak_extra_bytes", 0) if per_token else None,

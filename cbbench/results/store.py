@@ -10,7 +10,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -216,11 +216,11 @@ def _read_lines(folder: Path, name: str, num_lines: int) -> list[Any]:
     return [json.loads(line) for line in lines]
 
 
-def new_run_path(out: Path, workload: str) -> Path:
-    """results/<time>-<workload>, with a number behind it where that is taken."""
+def new_run(out: Path, workload: str) -> RunDir:
+    """results/<time>-<workload>, with a number behind it where that is taken, perhaps by another process in the same second."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     for number in range(1, 10_000):
         path = out / (f"{stamp}-{workload}" + (f"-{number}" if number > 1 else ""))
-        if not path.exists():
-            return path
+        with suppress(FileExistsError):
+            return RunDir(path)
     raise FileExistsError(out)

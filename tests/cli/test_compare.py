@@ -60,10 +60,10 @@ def test_what_is_read_back_is_what_was_shown(saved: Path) -> None:
 
 def test_a_folder_of_runs_is_read_whole_and_each_row_names_its_run(saved: Path) -> None:
     shutil.copytree(saved, saved.parent / "two")
-    ended = command("compare", saved.parent, "--format", "json")
+    ended = command("compare", saved.parent, "--all-runs", "--format", "json")
     assert [run["run"] for run in ended.runs] == ["one", "two"]
     assert [run["run"] for run in command("compare", saved, saved.parent / "two", "--format", "json").runs] == ["one", "two"]
-    table = command("compare", saved.parent).out
+    table = command("compare", saved.parent, "--all-runs").out
     assert [line.split()[:2] for line in table.splitlines() if line.startswith(("one ", "two "))][:2] == [["one", DENSE], ["two", DENSE]]
 
 
