@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,31 +15,13 @@ from tabulate import tabulate
 
 from cbbench.results.compared_metrics import BUSY_FRAC
 from cbbench.results.store import Cell, Run
+from cbbench.results.units import Format as Format
+from cbbench.results.units import number as number
+from cbbench.results.units import percent as percent
+from cbbench.results.units import seconds as seconds
+from cbbench.results.units import size as size
+from cbbench.results.units import times as times
 
-Format = Callable[[Any], str]
-
-
-def number(value: float) -> str:
-    """Three significant digits, thousands with commas."""
-    if isinstance(value, int) or value == int(value):
-        return f"{int(value):,}"
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:#.3g}"
-
-
-def percent(value: float) -> str:
-    return f"{100 * value:.1f} %"
-
-
-def seconds(value: float) -> str:
-    return f"{value:.2f} s" if value >= 1 else f"{1000 * value:.0f} ms"
-
-
-def size(value: float) -> str:
-    return f"{value / 2**20:,.1f} MiB" if value < 2**34 else f"{value / 2**30:,.1f} GiB"
-
-
-def times(value: float) -> str:
-    return f"{value:.2f} x"
 
 
 @dataclass(frozen=True)
