@@ -49,17 +49,17 @@ def tick_text(value_s: float) -> str:
     return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}"
 
 
-def ticks(end_s: float, most: int = 6) -> list[float]:
-    """Round places from 0 to `end_s`, at most `most` distances."""
+def ticks(end_s: float, most: int = 6, decimal: bool = False) -> list[float]:
+    """Round places from 0 to `end_s`, at most `most` distances; `decimal` for what counts no seconds."""
     wanted = end_s / most
     if wanted <= 0:
         return [0.0]
-    step_s = next((step for step in STEPS_S if step >= wanted), None) if wanted > 0.5 else None
+    step_s = next((step for step in STEPS_S if step >= wanted), None) if wanted > 0.5 and not decimal else None
     if step_s is None:
-        unit = 1 if wanted < 1 else DAY_S
+        unit = 1 if wanted < 1 or decimal else DAY_S
         power = 10 ** math.floor(math.log10(wanted / unit))
         step_s = next(factor * power * unit for factor in (1, 2, 5, 10) if factor * power * unit >= wanted * (1 - 1e-9))
-    return [number * step_s for number in range(math.floor(end_s / step_s * (1 + 1e-9)) + 1)]
+    return [round(number * step_s, 12) for number in range(math.floor(end_s / step_s * (1 + 1e-9)) + 1)]
 
 
 def log_ticks(low_s: float, high_s: float) -> list[float]:
