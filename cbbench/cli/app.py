@@ -7,11 +7,12 @@ interrupted.
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from cbbench import __version__
 from cbbench.cli.about import doctor, list_
 from cbbench.cli.baseline import baseline_app
 from cbbench.cli.compare import compare
@@ -37,11 +38,25 @@ class OneLine(TyperGroup):
 
 app = typer.Typer(
     cls=OneLine,
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Run combinations of scheduler, attention and KV cache on a real language model, check every token, and compare them.",
+    context_settings={"token_normalize_func": lambda word: "out" if word == "output" else word},  # --output is an older name of it
 )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"cbbench {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version and end")] = False,
+) -> None: ...
+
+
 app.add_typer(workload_app, name="workload")
 app.add_typer(baseline_app, name="baseline")
 for command in (run, compare, report, show, plot, export, calibrate, doctor):

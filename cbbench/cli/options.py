@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from cbbench.errors import UserError
+
 
 class Format(StrEnum):
     table = "table"
@@ -49,3 +51,29 @@ Trust = Annotated[
 FormatOption = Annotated[
     Format, typer.Option(metavar="FORMAT", rich_help_panel=SAVING, help="of the output on stdout: table, markdown, csv or json")
 ]
+Out = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", rich_help_panel=SAVING, help="where runs are saved")]
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAMES", rich_help_panel=SAVING, help="of the table: all, or metrics with commas, like 'TTFT p90,steps' (see `list metrics`)"
+    ),
+]
+
+
+def parse_columns(text: str | None) -> list[str]:
+    """Metrics by any of their names; `all` stays. Raises UserError."""
+    from cbbench.report.runs import ALL
+    from cbbench.results.metric_names import metric_key
+
+    names = [name.strip() for name in (text or "").split(",") if name.strip()]
+    return [name if name == ALL else metric_key("--columns", name) for name in names]
+
+
+def make_room(path: Path | None) -> None:
+    """Makes the folders above a file that will be written. Raises UserError."""
+    if path is None:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"-o {path}: the folder cannot be made ({error.strerror})") from error

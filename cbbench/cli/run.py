@@ -13,16 +13,19 @@ from cbbench.cli.options import (
     MEASURING,
     MODEL,
     SAVING,
+    Columns,
     Device,
     Dtype,
     DtypeOption,
     Format,
     FormatOption,
     ModelName,
+    Out,
     Prepare,
     Threads,
     Trust,
     WorkloadPath,
+    parse_columns,
 )
 from cbbench.errors import UserError
 
@@ -95,7 +98,8 @@ def run(
     ] = None,
     resume: Annotated[Path | None, typer.Option(metavar="RUN", rich_help_panel=SAVING, help="continue an interrupted run")] = None,
     trust_remote_code: Trust = False,
-    out: Annotated[Path, typer.Option(metavar="FOLDER", rich_help_panel=SAVING, help="where runs are saved")] = Path("results"),
+    out: Out = Path("results"),
+    columns: Columns = None,
     format: FormatOption = Format.table,
 ) -> None:
     """Run combinations of scheduler, attention and KV cache on a workload; check the tokens; print throughput, latency, memory."""
@@ -107,10 +111,12 @@ def run(
 
         main([*stored_command(resume), *without_resume(sys.argv[2:]), "--resume", str(resume)])  # the flag that comes later wins
         return
+    from cbbench.runs.arm_names import peers_of
     from cbbench.runs.config import Overrides, build_arms, build_peers
     from cbbench.workload.file import read_workload
 
-    read = read_workload(workload)
+    shown, read = parse_columns(columns), read_workload(workload)
+    arm, peers_too, peer_sets = peers_of(arm)
     arms = build_arms(read, Overrides({"scheduler": scheduler, "attn": attn, "kv": kv}, arm, set_, memory_budget, max_num_seqs))
 
     from cbbench.report.runs import print_runs
@@ -119,10 +125,10 @@ def run(
     from cbbench.runs.session import carry_out
 
     job = _job(read, arms, model, dtype, device, threads, rounds, warmup, verify, trust_remote_code)
-    peers = build_peers(peer, set_, peer_python, arms[0].max_num_seqs)
+    peers = build_peers(",".join([peer or "", *peers_too]), [*set_, *peer_sets], peer_python, arms[0].max_num_seqs)
     job = replace(job, isolate=isolate, against=against, against_python=against_python, prepare=prepare is Prepare.auto, peers=tuple(peers))
     outcome, path = carry_out(job, out, resume, live := LiveProgress())
-    print_runs([read_run(path)], str(format), save_in=path)
+    print_runs([read_run(path)], str(format), shown, save_in=path)
     live.say(f"saved in {path}" + (f" (interrupted: whole rounds only; cbbench run --resume {path})" if outcome.interrupted else ""))
     raise typer.Exit(outcome.exit_code)
 
@@ -141,7 +147,7 @@ def calibrate(
     isolate: Annotated[
         bool, typer.Option("--isolate", rich_help_panel=MEASURING, help="run each side and round in a process of its own, as a gate should")
     ] = False,
-    out: Annotated[Path, typer.Option(metavar="FOLDER", rich_help_panel=SAVING, help="where runs are saved")] = Path("results"),
+    out: Out = Path("results"),
 ) -> None:
     """Run one arm against itself, to measure this machine's noise and the margin that a gate on it needs.
 

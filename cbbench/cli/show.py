@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cbbench.cli.options import make_room
 from cbbench.errors import UserError
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def report(
     slos = parse_slos(slo)
     runs, problems = read_runs(paths)
     warn(*problems)
+    make_room(out)
     write_report(runs, out, slos)
     print(out)
 
@@ -74,6 +76,7 @@ def export(
     from cbbench.report.export import export as write
     from cbbench.results.rounds import choose
 
+    make_room(out)
     for written in write(choose(_one(run), arm, round_number), str(format), out):
         print(written)
 
@@ -89,6 +92,7 @@ def plot(
     from cbbench.report.figure.kinds import plot as draw
     from cbbench.results.rounds import choose
 
+    make_room(out)
     draw(choose(_one(run), arm, round_number), str(kind), out)
     print(out)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 workload_app = typer.Typer(no_args_is_help=True, help="Record, import, make and describe workloads.")
 
 EMBEDDED = "smollm2-135m"
-Output = Annotated[Path, typer.Option("--output", "-o", metavar="NAME.yaml", help="the requests go to NAME.jsonl beside it")]
+Output = Annotated[Path, typer.Option("--out", "-o", metavar="NAME.yaml", help="the requests go to NAME.jsonl beside it")]
 Seed = Annotated[int, typer.Option(min=0, metavar="N", help="of all random numbers: token ids, times, lengths")]
 Rate = Annotated[float | None, typer.Option(metavar="X", help="requests a second")]
 Cv = Annotated[
@@ -58,7 +58,7 @@ def record(
         Path, typer.Argument(help=".txt (a prompt a line), .jsonl or .json (with prompt, messages or prompt_ids), or a workload's .yaml")
     ],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="NAME.yaml", help="without it, a .yaml SOURCE is recorded in place")
+        Path | None, typer.Option("--out", "-o", metavar="NAME.yaml", help="without it, a .yaml SOURCE is recorded in place")
     ] = None,
     model: ModelName = None,
     dtype: DtypeOption = None,

@@ -87,8 +87,7 @@ def _best(able: list[Contender], base: Contender | None) -> Iterator[str]:
 def _alone(one: Contender, goal: Goal) -> str:
     if not goal.is_time:
         return f"{one.name} needs {goal.text(one)} steps."
-    latencies = "".join(f", {latency.key[:4].strip('_').upper()} {latency.key[-3:]} {latency.text(one)}" for latency in LATENCIES[:1])
-    return f"{one.name} makes {goal.text(one)}{latencies}; no other arm has run to compare with."
+    return f"{one.name} makes {goal.text(one)} ({one.spread(goal.key)}), TTFT p50 {LATENCIES[0].text(one)}; there is no other arm to compare with."
 
 
 def _first(best: Contender, able: list[Contender], base: Contender | None, goal: Goal) -> str:
@@ -138,7 +137,7 @@ def _beside_peer(able: list[Contender], best: Contender) -> Iterator[str]:
     peer = THROUGHPUT.winner([one for one in able if one.is_peer])
     if own is None or peer is None or (found := THROUGHPUT.ratio(own, peer)) is None:
         return
-    what = "Of the other systems" if best is own else "Of our own arms"
-    one, other, value = (peer, own, found) if best is own else (own, peer, found)
-    text = f"{own.name} has {value.value:.2f} x its throughput ({value.spread})" if best is own else f"it has {value.value:.2f} x {other.name} ({value.spread})"
-    yield f"{what} {one.name} is the fastest ({THROUGHPUT.text(one)}); {text}."
+    if best is own:
+        yield f"Of the other systems {peer.name} is the fastest ({THROUGHPUT.text(peer)}): {own.name} has {found.value:.2f} x its throughput ({found.spread})."
+    else:
+        yield f"Of the arms of cbbench {own.name} is the fastest: {THROUGHPUT.text(own)}, {found.value:.2f} x {peer.name} ({found.spread})."

@@ -11,6 +11,7 @@ from cbbench.compare.stats import hodges_lehmann
 from cbbench.results import tables
 from cbbench.results.compared_metrics import BUSY_FRAC, DEFAULT_MARGIN
 from cbbench.results.store import Cell, Run
+from cbbench.results.units import number
 
 MAX_NAMED = 3
 
@@ -43,6 +44,11 @@ class Contender:
         """The median over rounds; None where it has none."""
         found: float | None = tables.medians(self.quiet if quiet_only else self.cells).get(key)
         return found
+
+    def spread(self, key: str) -> str:
+        """From the lowest to the highest quiet round."""
+        found = [value for cell in self.quiet if (value := cell.metrics.get(key)) is not None]
+        return f"{number(min(found))} to {number(max(found))} in {len(found)} rounds" if len(found) > 1 else "one round: no spread"
 
     @property
     def has_times(self) -> bool:

@@ -19,6 +19,7 @@ from cbbench.kvcache.base import KVSpec
 from cbbench.machine.malloc import keep_freed_memory
 from cbbench.model import gguf, self_test
 from cbbench.model.model import Model, vocabulary
+from cbbench.model.not_found import check_place, near, not_loaded
 from cbbench.workload.rows import Vocabulary
 
 EMBEDDED = "smollm2-135m"
@@ -52,7 +53,7 @@ def load(
         source, options = _source(name, base_dir), {"trust_remote_code": trust_remote_code}
 
         def read() -> PreTrainedModel:
-            return _pretrained(name, source, DTYPES[dtype], options).to(device)
+            return _pretrained(name, base_dir, source, DTYPES[dtype], options).to(device)
 
         tokenizer = _tokenizer(source, options)
     model = _wrap(name, read(), tokenizer)
@@ -87,14 +88,14 @@ def prepare_layers(model: Model) -> None:
         keep_freed_memory()
 
 
-def _pretrained(name: str, source: str, dtype: torch.dtype, options: dict[str, Any]) -> PreTrainedModel:
+def _pretrained(name: str, base_dir: Path, source: str, dtype: torch.dtype, options: dict[str, Any]) -> PreTrainedModel:
     try:
         _refuse_encoder_decoder(AutoConfig.from_pretrained(source, **options))
         return AutoModelForCausalLM.from_pretrained(source, dtype=dtype, use_safetensors=True, **options)
     except UserError:
         raise
     except Exception as error:  # whatever a foreign file or an unreachable hub raises
-        raise UserError(f"model {name!r} cannot be loaded: {_first_line(error)}. {HINT}") from error
+        raise not_loaded(name, base_dir, _known(), error, HINT) from error
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ def sketch(name: str, dtype: str = "float32", base_dir: Path | None = None, trus
         try:
             config = AutoConfig.from_pretrained(source, **options)
         except Exception as error:  # whatever a foreign file or an unreachable hub raises
-            raise UserError(f"model {name!r} cannot be read: {_first_line(error)}. {HINT}") from error
+            raise not_loaded(name, base_dir, _known(), error, HINT) from error
         tokenizer = _tokenizer(source, options)
     text, eos = config.get_text_config(), getattr(config, "eos_token_id", None)
     if getattr(text, "kv_lora_rank", None):
@@ -153,9 +154,18 @@ def _source(name: str, base_dir: Path) -> str:
         return str(gguf.converted(gguf.embedded()))
     if name.endswith(".gguf"):
         if not (base_dir / name).is_file():
-            raise UserError(f"model {name}: no such file")
+            raise UserError(f"model {name}: no such file{near(name, base_dir, _known())}")
         return str(gguf.converted(base_dir / name))
-    return str(base_dir / name) if (base_dir / name).is_dir() else name
+    if name == "none":
+        raise UserError("model none: computes nothing; this needs a model")
+    check_place(name, base_dir, _known())
+    path = base_dir / Path(name).expanduser()
+    return str(path) if path.is_dir() else name
+
+
+def _known() -> list[str]:
+    """What a name may have been meant for."""
+    return [EMBEDDED, *(f"{RANDOM}{path.stem}" for path in sorted(SHAPES.glob("*.json")))]
 
 
 def _shape(source: str, base_dir: Path) -> tuple[Any, int]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import textwrap
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,10 +15,17 @@ from cbbench.results import tables
 
 LONG_TABLE = 200  # rows; rich takes seconds for thousands
 PIPE_WIDTH = 240  # a pipe has no width; nothing may be cut there
+MIN_WIDTH = 40
+MAX_SENTENCE = 100  # columns: longer lines are hard to read
 
 
 def stdout() -> Console:
-    return Console(highlight=False) if sys.stdout.isatty() else Console(width=PIPE_WIDTH, highlight=False, color_system=None)
+    """As wide as the terminal; a pipe is as wide as COLUMNS says, else nothing is cut there."""
+    if sys.stdout.isatty():
+        return Console(highlight=False)
+    columns = os.environ.get("COLUMNS", "")
+    width = int(columns) if columns.isdigit() and int(columns) >= MIN_WIDTH else PIPE_WIDTH
+    return Console(width=width, highlight=False, color_system=None)
 
 
 def warn(*texts: str) -> None:
@@ -43,6 +52,15 @@ def print_grid(grid: tables.Grid, markdown: bool = False) -> None:
     else:
         console.print()
         console.print(tables.as_rich(grid, console.width), markup=False)
+
+
+def print_sentences(sentences: list[str]) -> None:
+    """A paragraph each, the first one bold."""
+    console = stdout()
+    for number, sentence in enumerate(sentences):
+        style = "bold" if number == 0 else ""
+        for line in textwrap.wrap(sentence, min(console.width, MAX_SENTENCE), break_on_hyphens=False):
+            console.print(line, style=style, markup=False, soft_wrap=True)
 
 
 def print_pairs(title: str, pairs: list[tuple[str, str]]) -> None:

@@ -35,7 +35,8 @@ DEFINITIONS: dict[str, list[Definition]] = {
     ],
     "Throughput": [
         Definition("output_tok_per_s", "1/s", "output tokens of completed requests / duration", "requests"),
-        Definition("vs_first", "ratio", "output tok/s / output tok/s of the first row of the table", "requests"),
+        Definition("output_spread_frac", "share", "(fastest - slowest round) / 2 / median round, of output tok/s; of two rounds and more", "requests"),
+        Definition("vs_base", "ratio", "output tok/s / that of the base row: the arm marked `baseline`, else a static one, else the first", "requests"),
         Definition("total_tok_per_s", "1/s", "prompt and output tokens of completed requests / duration", "requests"),
         Definition("requests_per_s", "1/s", "completed requests / duration", "requests"),
         Definition("duration_s", "s", "time from the first arrival to the last token, over completed requests", "requests"),

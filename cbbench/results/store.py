@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cbbench import __version__
 from cbbench.atomic import replacing
 from cbbench.errors import UserError
 from cbbench.results.compared_metrics import METRICS_VERSION
@@ -123,8 +124,7 @@ def find_runs(path: Path) -> Iterator[Path]:
 def read_run(path: Path) -> Run:
     """All whole rounds. Raises ValueError when run.json itself cannot be read."""
     info = json.loads((path / "run.json").read_text())
-    if not isinstance(info, dict) or info.get("schema_version") != SCHEMA_VERSION:
-        raise ValueError(f"not a run of schema version {SCHEMA_VERSION}")
+    check_schema(info)
     for part, keys in NEEDED.items():
         if not isinstance(info.get(part), dict) or not info[part].keys() >= keys:
             raise ValueError(f"{part} lacks one of {', '.join(sorted(keys))}")
@@ -141,6 +141,21 @@ def read_run(path: Path) -> Run:
     return Run(path, info, cells, problems)
 
 
+class OtherSchema(ValueError):
+    """A whole run, made by a version of cbbench that writes runs in another form."""
+
+
+def check_schema(info: Any) -> None:
+    """Raises ValueError for what is no run, OtherSchema for one of another version."""
+    if not isinstance(info, dict) or not isinstance(info.get("schema_version"), int):
+        raise ValueError("it says no schema_version: not a run of cbbench")
+    if info["schema_version"] != SCHEMA_VERSION:
+        made = info["versions"].get("cbbench", "?") if isinstance(info.get("versions"), dict) else "?"
+        raise OtherSchema(
+            f"made by cbbench {made} in schema version {info['schema_version']}; this is cbbench {__version__}, which reads {SCHEMA_VERSION}"
+        )
+
+
 def read_runs(paths: list[Path]) -> tuple[list[Run], list[str]]:
     """Every run at or below the paths that can be read, and what was damaged: left out whole, or in a part. Raises
     UserError where there is none."""
@@ -153,6 +168,8 @@ def read_runs(paths: list[Path]) -> tuple[list[Run], list[str]]:
             try:
                 runs.append(read_run(found))
                 problems += runs[-1].problems
+            except OtherSchema as error:
+                problems.append(f"{found}: left out: {error}")
             except (OSError, ValueError, KeyError, TypeError) as error:
                 problems.append(f"{found}: left out, run.json is damaged ({error})")
     if not runs:

@@ -1,73 +1,29 @@
-"""One table model, many renderers: terminal, markdown, csv, json."""
+"""One table model, many renderers (`renderers.py`): rows of arms, and which columns stand where."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from rich import box
-from rich.console import Console
-from rich.table import Table as RichTable
-from tabulate import tabulate
 
+from cbbench.results.base_arm import natural_base
+from cbbench.results.columns import HEADLINES, MAIN, MAIN_WITHOUT_MODEL, Column, column_of
+from cbbench.results.columns import TABLES as TABLES
 from cbbench.results.compared_metrics import BUSY_FRAC
+from cbbench.results.renderers import Grid as Grid
+from cbbench.results.renderers import as_markdown as as_markdown
+from cbbench.results.renderers import as_plain as as_plain
+from cbbench.results.renderers import as_rich as as_rich
 from cbbench.results.store import Cell, Run
-from cbbench.results.units import Format as Format
 from cbbench.results.units import number as number
 from cbbench.results.units import percent as percent
 from cbbench.results.units import seconds as seconds
 from cbbench.results.units import size as size
 from cbbench.results.units import times as times
-
-
-
-@dataclass(frozen=True)
-class Column:
-    key: str
-    title: str
-    show: Format = number
-    legend: str = ""  # said under the table, where the title is no standard term
-
-
-# fmt: off
-TABLES: dict[str, list[Column]] = {
-    "Throughput": [
-        Column("output_tok_per_s", "output tok/s"), Column("vs_first", "vs first", times, "output tok/s divided by that of the first row"),
-        Column("total_tok_per_s", "total tok/s"), Column("duration_s", "duration", seconds), Column("steps", "steps"),
-        Column("decode_step_s_p50", "decode step p50", seconds),
-        Column("decode_host_frac", "host share", percent, "share of a decode step's time that is spent outside the model"),
-        Column("prefill_roofline_frac", "prefill roofline", percent, "least possible time for prompts / time taken (100 % is the limit)"),
-        Column("decode_roofline_frac", "decode roofline", percent, "least possible time for decoding / time taken (100 % is the limit)"),
-    ],
-    "Latency": [
-        Column("ttft_s_p50", "TTFT p50", seconds), Column("ttft_s_p90", "TTFT p90", seconds),
-        Column("tpot_s_p50", "TPOT p50", seconds), Column("tpot_s_p90", "TPOT p90", seconds),
-        Column("itl_s_p99", "ITL p99", seconds), Column("itl_s_max", "ITL max", seconds),
-        Column("e2e_s_p50", "E2E p50", seconds), Column("e2e_s_p90", "E2E p90", seconds),
-        Column("queue_wait_s_p90", "queued p90", seconds, "from arrival to the request's first step"),
-        Column("lateness_s_max", "late max", seconds, "from arrival to when the engine first saw the request"),
-    ],
-    "Memory and waste": [
-        Column("kv_utilization", "KV used", percent, "share of reserved + external KV memory that is written"),
-        Column("kv_future_frac", "future", percent, "reserved, written later by the same request"),
-        Column("kv_internal_frac", "internal", percent, "reserved, never written"),
-        Column("kv_external_frac", "external", percent, "free, but in no hole large enough for the next waiting request"),
-        Column("kv_peak_bytes", "KV peak", size),
-        Column("kv_copy_bytes", "KV copied", size, "copied to grow, or to give attention the layout that it needs"),
-        Column("peak_memory_bytes", "RAM peak", size, "above the level at the start of the round"),
-        Column("prefill_padding_frac", "prefill padding", percent), Column("decode_padding_frac", "decode padding", percent),
-        Column("slot_idle_frac", "slots idle", percent, "places in the batch without an unfinished request"),
-        Column("slot_idle_finished_frac", "finished", percent, "slots held by a finished request"),
-        Column("slot_idle_starved_frac", "starved", percent, "slots empty while requests wait"),
-        Column("slot_idle_drain_frac", "drained", percent, "slots empty while none waits"),
-        Column("preemptions", "preempted"),
-        Column("recomputed_tokens", "recomputed", legend="tokens computed again after a preemption"),
-    ],
-}
-# fmt: on
 
 
 @dataclass(frozen=True)
@@ -78,6 +34,10 @@ class TableRow:
     run: str
     status: str
     values: dict[str, Any]  # metric -> median over rounds
+    is_base: bool = False  # what `vs base` divides by
+    is_able: bool = True  # it did all its work, with the right tokens: it may be the best
+    has_model: bool = True
+    counts_steps: bool = False  # every step took 1 on its clock
 
 
 def groups(runs: list[Run]) -> dict[str, list[Run]]:
@@ -85,24 +45,52 @@ def groups(runs: list[Run]) -> dict[str, list[Run]]:
     found: dict[str, list[Run]] = {}
     for run in runs:
         workload, model = run.info["workload"], run.info["model"]
-        where = f"{model['name']} in {model['dtype']}" if model["digest"] else "a virtual clock, no model"
+        where = f"{model['name']} in {model['dtype']}" if model["digest"] else f"a virtual clock, no model{_cost(run)}"
         title = f"{workload['name']} ({workload['digest']}) on {where}"
         found.setdefault(title, []).append(run)
     return found
 
 
-def table_rows(runs: list[Run]) -> list[TableRow]:
-    """One row an arm and run; an arm without a whole round is a row too, with its reason."""
+def _cost(run: Run) -> str:
+    """What a step costs there, where it is not 1."""
+    cost = run.info["model"].get("cost")
+    return "" if not cost or counts_steps(run) else f" (a step: {cost['step_s']:g} s + {cost['position_s']:g} s a position)"
+
+
+def counts_steps(run: Run) -> bool:
+    """Whether its clock counts steps: no model, and every step costs 1."""
+    cost = run.info["model"].get("cost") or {"step_s": 1.0, "position_s": 0.0}
+    return run.info["model"]["digest"] is None and (cost["step_s"], cost["position_s"]) == (1.0, 0.0)
+
+
+def table_rows(runs: list[Run], base: str | None = None) -> list[TableRow]:
+    """One row an arm and run; an arm without a whole round is a row too, with its reason. `base` is the arm that `vs base` divides
+    by, in each run its own; a run without it takes that of another run on the same machine."""
+    base = base or natural_base([arm for run in runs for arm in run.info["arms"]])
+    found = {run.path: {arm["label"]: _of_arm(run, arm["label"]) for arm in run.info["arms"]} for run in runs}
+    most = max((row.get("requests_completed") or 0 for rows in found.values() for row, _ in rows.values()), default=0)
     rows = []
     for run in runs:
-        for arm in run.info["arms"]:
-            cells = [cell for cell in run.cells if cell.arm == arm["label"]]
-            rows.append(TableRow(arm["label"], run.name, status(cells, bool(run.info.get("finished"))), medians(cells)))
-    first = rows[0].values.get("output_tok_per_s") if len(rows) > 1 else None
-    for row in rows:
-        own = row.values.get("output_tok_per_s")
-        row.values["vs_first"] = own / first if own and first else None
+        alike = [run, *(other for other in runs if other.info["machine"] == run.info["machine"])]
+        against = next((found[one.path][base][0] for one in alike if base in found[one.path]), {}).get("output_tok_per_s")
+        for label, (values, said) in found[run.path].items():
+            own = values.get("output_tok_per_s")
+            values["vs_base"] = own / against if own and against and sum(map(len, found.values())) > 1 else None
+            able = bool(most) and values.get("requests_completed") == most and not values.get("exact_wrong")
+            has_model = bool(run.info["model"]["digest"])
+            rows.append(TableRow(label, run.name, said, values, label == base, able, has_model, counts_steps(run)))
     return rows
+
+
+def _of_arm(run: Run, label: str) -> tuple[dict[str, Any], str]:
+    cells = [cell for cell in run.cells if cell.arm == label]
+    return medians(cells) | _spread(cells), status(cells, bool(run.info.get("finished")))
+
+
+def _spread(cells: list[Cell]) -> dict[str, float | None]:
+    """How far rounds are apart; None for fewer than two."""
+    speeds = [speed for cell in cells if not cell.interrupted and (speed := cell.metrics.get("output_tok_per_s"))]
+    return {"output_spread_frac": (max(speeds) - min(speeds)) / 2 / float(np.median(speeds)) if len(speeds) > 1 else None}
 
 
 def medians(cells: list[Cell]) -> dict[str, Any]:
@@ -134,37 +122,65 @@ def status(cells: list[Cell], is_finished: bool = True) -> str:
     return ", ".join(parts)
 
 
-@dataclass(frozen=True)
-class Grid:
-    """A table ready to print: text only."""
+def main_grid(rows: list[TableRow], keys: Sequence[str] = ()) -> Grid:
+    """The first table: what one asks first, or the metrics asked for. The best value of a column is marked."""
+    with_model = any(row.has_model for row in rows)
+    columns = [column_of(key) for key in keys or (MAIN if with_model else MAIN_WITHOUT_MODEL)]
+    columns = [column for column in columns if keys or any(row.values.get(column.key) is not None for row in rows)]
+    steps = all(row.counts_steps for row in rows)
+    several = len({row.run for row in rows}) > 1
+    lines, names = [], ["run"] * several + ["arm", "requests"]
+    for row in rows:
+        brief = "failed" if row.status.startswith("failed") else row.status
+        values = ["base" if column.key == "vs_base" and row.is_base else column.text(row.values.get(column.key), steps) for column in columns]
+        lines.append([*[row.run] * several, row.arm, brief if row.has_model else _done(row), *values])
+    best = {(number, index + len(names)) for index, column in enumerate(columns) for number in _best(rows, column)}
+    note = "* the best of its column" if best else ""
+    legend = "; ".join(f"{column.heading(steps)}: {column.legend}" for column in columns if column.legend and keys)
+    headers = [*names, *(column.heading(steps) for column in columns)]
+    return Grid("", headers, lines, _joined(note, _busy(rows)), len(names), legend, turns=False, best=frozenset(best))
 
-    title: str
-    headers: list[str]
-    lines: list[list[str]]
-    note: str
-    num_text: int  # leading columns that are text, not numbers
-    legend: str = ""  # what titles mean that are no standard terms
-    turns: bool = True  # may stand on its side where it is too wide
+
+def _done(row: TableRow) -> str:
+    """Without a model no token is checked."""
+    completed = row.values.get("requests_completed")
+    others = row.status.removeprefix("unverified").removeprefix(", ")
+    return row.status.partition(":")[0] if completed is None else ", ".join(part for part in (f"{completed:,.0f} done", others) if part)
+
+
+def _best(rows: list[TableRow], column: Column) -> list[int]:
+    """The rows with the best value, where not all have it."""
+    found = {i: float(row.values[column.key]) for i, row in enumerate(rows) if row.is_able and row.values.get(column.key) is not None}
+    if column.higher_is_better is None or len({column.text(value) for value in found.values()}) < 2:
+        return []
+    best = (max if column.higher_is_better else min)(found.values())
+    return [i for i, value in found.items() if column.text(value) == column.text(best)]
 
 
 def grids(rows: list[TableRow]) -> list[Grid]:
-    """The three tables. With several rows, columns that do not vary stand in a note below instead."""
+    """All columns, in three tables. With several rows, columns that do not vary stand in a note below instead, but for the headlines."""
     show_run = len({row.run for row in rows}) > 1
+    steps = all(row.counts_steps for row in rows)
     made = []
     for title, columns in TABLES.items():
         varying: list[tuple[Column, list[str]]] = []
         constant: list[tuple[Column, list[str]]] = []
         for column in columns:
-            texts = [show(column, row.values.get(column.key)) for row in rows]
-            (varying if len(rows) == 1 or len(set(texts)) > 1 else constant).append((column, texts))
-        headers = [*(["run"] if show_run else []), "arm", "tokens", *(column.title for column, _ in varying)]
+            texts = [column.text(row.values.get(column.key), steps) for row in rows]
+            stays = len(rows) == 1 or len(set(texts)) > 1 or (column.key in HEADLINES and {*texts} != {"-"})
+            (varying if stays else constant).append((column, texts))
+        headers = [*(["run"] if show_run else []), "arm", "requests", *(column.heading(steps) for column, _ in varying)]
         lines = [[*([row.run] if show_run else []), row.arm, row.status, *(texts[i] for _, texts in varying)] for i, row in enumerate(rows)]
-        note = _note([(c.title, texts[0]) for c, texts in constant if texts])
+        note = _note([(c.heading(steps), texts[0]) for c, texts in constant if texts])
         if title != "Memory and waste":
-            note = "\n".join(part for part in (note, _busy(rows)) if part)
-        legend = "; ".join(f"{column.title}: {column.legend}" for column, texts in varying if column.legend and {*texts} != {"-"})
-        made.append(Grid(title, headers, lines, note, headers.index("tokens") + 1, legend))
+            note = _joined(note, _busy(rows))
+        legend = "; ".join(f"{column.heading(steps)}: {column.legend}" for column, texts in varying if column.legend and {*texts} != {"-"})
+        made.append(Grid(title, headers, lines, note, headers.index("requests") + 1, legend))
     return made
+
+
+def _joined(*parts: str) -> str:
+    return "\n".join(part for part in parts if part)
 
 
 def _busy(rows: list[TableRow]) -> str:
@@ -178,78 +194,14 @@ def _note(constants: list[tuple[str, str]]) -> str:
     return f"same in every row: {', '.join(said)}" if said else ""
 
 
-def show(column: Column, value: Any) -> str:
-    """A dash for what does not exist."""
-    return "-" if value is None else column.show(value)
-
-
-def _below(grid: Grid) -> str:
-    return "\n\n".join(part for part in (grid.note, grid.legend) if part)
-
-
-def as_rich(grid: Grid, width: int) -> RichTable:
-    """A table for a terminal: a row an arm where that fits the width, else a column an arm."""
-    num_text = grid.num_text
-    upright = _rich(grid, grid.headers, grid.lines, num_text)
-    if _natural_width(upright) <= width or not grid.turns:
-        return upright
-    names = [" ".join(line[: num_text - 1]) for line in grid.lines]
-    values = [line[num_text - 1 :] for line in grid.lines]
-    turned = [list(line) for line in zip(grid.headers[num_text - 1 :], *values, strict=True)]
-    on_its_side = _rich(grid, ["", *names], turned, 1)
-    return min(upright, on_its_side, key=_natural_width)
-
-
-def _rich(grid: Grid, headers: list[str], lines: list[list[str]], num_text: int) -> RichTable:
-    table = RichTable(title=grid.title, caption=_below(grid) or None, box=box.SIMPLE_HEAD, title_style="bold")
-    table.title_justify = table.caption_justify = "left"
-    for index, header in enumerate(headers):
-        table.add_column(header, justify="left" if index < num_text else "right", overflow="fold")
-    for line in lines:
-        table.add_row(*line)
-    return table
-
-
-def _natural_width(table: RichTable) -> int:
-    return Console(width=10_000).measure(table).maximum
-
-
-def as_plain(grid: Grid) -> str:
-    """A long table, fast."""
-    align = ["left"] * grid.num_text + ["right"] * (len(grid.headers) - grid.num_text)
-    table = tabulate(grid.lines, grid.headers, tablefmt="simple", colalign=align, disable_numparse=True)
-    return "\n".join(part for part in (grid.title, table, _below(grid)) if part)
-
-
-def as_markdown(title: str, grids: list[Grid]) -> str:
-    parts = [f"## {title}\n"] if title else []
-    for grid in grids:
-        lines = [[cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in grid.lines]
-        frame = pd.DataFrame(lines, columns=range(len(grid.headers)))
-        num_text = grid.num_text
-        align = ["left"] * num_text + ["right"] * (len(grid.headers) - num_text)
-        table = frame.to_markdown(index=False, headers=grid.headers, colalign=align, disable_numparse=True)
-        parts.append(f"### {grid.title}\n\n{table}\n" + (f"\n{_below(grid)}\n" if _below(grid) else ""))
-    return "\n".join(parts)
-
-
 def as_frame(runs: list[Run]) -> pd.DataFrame:
     """Tidy: one row an arm and round, one column a metric."""
     found = []
     for run in runs:
+        workload = {"workload": run.info["workload"]["name"], "workload_digest": run.info["workload"]["digest"]}
         for cell in run.cells:
-            failed = {"failed": cell.failed, "interrupted": cell.interrupted}
-            found.append(
-                {
-                    "run": run.name,
-                    "workload": run.info["workload"]["name"],
-                    "workload_digest": run.info["workload"]["digest"],
-                    "arm": cell.arm,
-                    "round": cell.round,
-                    **failed,
-                    **cell.metrics,
-                }
-            )
+            whose = {"run": run.name, **workload, "arm": cell.arm, "round": cell.round}
+            found.append({**whose, "failed": cell.failed, "interrupted": cell.interrupted, **cell.metrics})
     return pd.DataFrame(found)
 
 

@@ -27,3 +27,8 @@ def size(value: float) -> str:
 
 def times(value: float) -> str:
     return f"{value:.2f} x"
+
+
+def steps(value: float) -> str:
+    """Time on a clock on which every step takes 1."""
+    return f"{number(value)} step{'s' * (value != 1)}"

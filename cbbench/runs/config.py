@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from cbbench import plugins
 from cbbench.errors import UserError
 from cbbench.plugins import AXES
+from cbbench.runs.arm_names import parse_arm
 from cbbench.strategy import Strategy, StrictOptions
-from cbbench.workload.budget import budget_tokens
 from cbbench.workload.file import ArmChoice, Workload
 from cbbench.workload.yaml_source import Loc, explain
 
@@ -99,7 +99,8 @@ class PeerArm:
 
     @property
     def label(self) -> str:
-        return self.chosen.label.replace("_", "-")
+        name, bracket, options = self.chosen.label.partition("(")
+        return name.replace("_", "-") + bracket + options
 
     def describe(self) -> dict[str, Any]:
         return {"label": self.label, "peer": self.chosen.name, **self.chosen.options.model_dump(), "max_num_seqs": self.max_num_seqs}
@@ -140,15 +141,15 @@ def _split_python(text: str) -> tuple[str, str]:
 def build_arms(workload: Workload, overrides: Overrides) -> list[Arm]:
     """The arms to run, each checked. Raises UserError with the place in the file or the flag that is wrong."""
     file = workload.file
-    picks: list[tuple[dict[str, str], ArmChoice, Loc | None]]
+    picks: list[tuple[dict[str, dict[str, Any]], ArmChoice, Loc | None]]
     if any(overrides.axes.values()):
         if overrides.arms:
             raise UserError("--arm names whole arms; it does not go with --scheduler, --attn or --kv")
         lists = [_axis_names(axis, overrides.axes.get(axis)) for axis in AXES]
-        named = ({axis: name for axis, name in zip(AXES, names, strict=True) if name} for names in itertools.product(*lists))
+        named = ({axis: {"name": name} for axis, name in zip(AXES, names, strict=True) if name} for names in itertools.product(*lists))
         picks = [(names, file.engine, None) for names in named]
     elif overrides.arms:
-        picks = [(_split_arm(text), file.engine, None) for text in overrides.arms]
+        picks = [(parse_arm(text), file.engine, None) for text in overrides.arms]
     else:
         picks = [({}, arm, ("arms", index)) for index, arm in enumerate(file.arms)] or [({}, file.engine, ("engine",))]
     sets = [found for found in map(_split_set, overrides.sets) if found[0] != "peer"]
@@ -167,13 +168,6 @@ def _axis_names(axis: str, text: str | None) -> list[str | None]:
     if text == "all":
         return list(plugins.names(axis))
     return list(dict.fromkeys(name.strip() for name in text.split(",")))
-
-
-def _split_arm(text: str) -> dict[str, str]:
-    names = text.split("+")
-    if len(names) != len(AXES):
-        raise UserError(f"--arm {text}: should be scheduler+attn+kv, like static+padded+cat")
-    return dict(zip(AXES, names, strict=True))
 
 
 def _split_set(text: str) -> tuple[str, str, Any]:
@@ -202,16 +196,16 @@ def parse_options(texts: list[str]) -> dict[str, Any]:
     return options
 
 
-def _build(workload: Workload, names: dict[str, str], choice: ArmChoice, loc: Loc | None, sets: list[Any], overrides: Overrides) -> Arm:
+def _build(workload: Workload, names: dict[str, dict[str, Any]], choice: ArmChoice, loc: Loc | None, sets: list[Any], overrides: Overrides) -> Arm:
     engine = workload.file.engine
     chosen = {}
     for axis in AXES:
         own, base = getattr(choice, axis), getattr(engine, axis)
         written = own or base or {"name": DEFAULTS[axis]}
         at: Loc = (*(loc if own and loc else ("engine",)), axis)
-        if axis in names and names[axis] != written["name"]:
-            written = {"name": names[axis]}
-        chosen[axis] = _choose(workload, axis, written, at, sets, named_by_flag=axis in names)
+        named = names.get(axis, {})
+        written = {**(written if named.get("name", written["name"]) == written["name"] else {}), **named}
+        chosen[axis] = _choose(workload, axis, written, at, sets, named)
     limits = {
         "max_num_seqs": overrides.max_num_seqs or choice.max_num_seqs or engine.max_num_seqs or DEFAULT_MAX_NUM_SEQS,
         "memory_budget": overrides.memory_budget or choice.memory_budget or engine.memory_budget,
@@ -225,16 +219,18 @@ def _build(workload: Workload, names: dict[str, str], choice: ArmChoice, loc: Lo
     return Arm(chosen["scheduler"], chosen["attn"], chosen["kv"], num_seqs, checked.memory_budget, choice.baseline)
 
 
-def _choose(workload: Workload, axis: str, written: dict[str, Any], at: Loc, sets: list[Any], named_by_flag: bool) -> Chosen:
+def _choose(workload: Workload, axis: str, written: dict[str, Any], at: Loc, sets: list[Any], named: dict[str, Any]) -> Chosen:
     try:
         cls = plugins.find(axis, written["name"])
     except UserError as error:
-        raise UserError(f"--{axis}: {error}" if named_by_flag else f"{workload.source.where(at)}: {error}") from error
+        raise UserError(f"--{axis}: {error}" if named else f"{workload.source.where(at)}: {error}") from error
     from_flags = {option: value for set_axis, option, value in sets if set_axis == axis and option in cls.Options.model_fields}
     given = {key: value for key, value in written.items() if key != "name"} | from_flags
 
     def where(loc: Loc) -> str:
-        return f"--set {axis}.{loc[0]}" if loc and loc[0] in from_flags else workload.source.where((*at, *loc))
+        if loc and loc[0] in from_flags:
+            return f"--set {axis}.{loc[0]}"
+        return f"--arm: {axis}.{loc[0]}" if loc and loc[0] in named else workload.source.where((*at, *loc))
 
     try:
         return Chosen(written["name"], cls, cls.Options.model_validate(given))
@@ -295,13 +291,3 @@ def why_not(axis: str, name: str, device: str, dtype: str) -> str | None:
     except UserError as error:
         return str(error)
 
-
-def tokens_of(arm: Arm, bytes_per_token: int, longest: int, arms: list[Arm]) -> int:
-    """The arm's memory in tokens. Without a budget: a full batch of the longest request in whole units of every cache among `arms`,
-    so that all have the same."""
-    if arm.memory_budget is None:
-        units: list[int] = [64, *(one.kv.cls.unit_tokens(one.kv.options) for one in arms)]  # type: ignore[attr-defined]
-        return arm.max_num_seqs * max(-(-longest // unit) * unit for unit in units)
-    if not bytes_per_token and "token" not in arm.memory_budget.lower():
-        raise UserError(f"memory_budget {arm.memory_budget}: without a model a budget is counted in tokens, like '4096 tokens'")
-    return budget_tokens(arm.memory_budget, bytes_per_token)

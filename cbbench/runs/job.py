@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from cbbench.clock import RealClock
 from cbbench.errors import UserError
 from cbbench.kvcache.base import KVSpec
 from cbbench.machine.busy import ThreadLimit
 from cbbench.machine.fingerprint import code, fingerprint, versions
 from cbbench.request import Request
 from cbbench.runs import config
+from cbbench.runs.budgets import check_memory, tokens_of
 from cbbench.runs.config import Arm, PeerArm
+from cbbench.runs.progress import duration
 from cbbench.workload import file as workload
 from cbbench.workload.file import Workload
 
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from cbbench.model.model import Model
 
 NO_MODEL = "none"
+SAY_EVERY_S = 10.0  # while references are generated
 Say = Callable[[str], None]
 
 
@@ -76,6 +80,7 @@ class Prepared:
                 "bytes_per_token": self.spec.bytes_per_token or None, "neutralised": model.neutralised if model else {},
                 "prepared": model.prepared if model else None, "unprepared": model.unprepared if model else None,
                 "reference_attention": model.hf.config._attn_implementation if model else None,
+                "cost": None if model else job.workload.file.cost.model_dump(),
             },
             "device": job.device, "rounds": job.rounds, "warmup": job.warmup, "isolated": job.isolate or job.against is not None,
             "arms": [*arms, *(peer.describe() for peer in job.peers)],
@@ -101,7 +106,8 @@ def prepare(job: Job, say: Say) -> Prepared:
     if job.peers and any(request.after for request in requests):
         raise UserError("--peer: in a closed loop a request comes after another's end, and no peer can be told so")
     longest = workload.longest_tokens(requests, model.max_positions if model else None)
-    budgets = {arm.label: config.tokens_of(arm, spec.bytes_per_token, longest, job.arms) for arm in job.arms}
+    budgets = {arm.label: tokens_of(arm, spec.bytes_per_token, longest, job.arms) for arm in job.arms}
+    check_memory(job.arms, budgets, spec.bytes_per_token, job.device)
     return Prepared(job, model, spec, requests, longest, budgets)
 
 
@@ -124,23 +130,25 @@ def _make_ready(job: Job, model: Model, say: Say) -> None:
     attentions = [made for arm in job.arms if (made := config.attention_of(arm)) is not None]
     on_cpu = job.device == "cpu" and job.dtype == "float32"
     has_kernels = on_cpu and (job.prepare or any(one.backend(job.device, job.dtype) == "cpu" for one in attentions))
+    compiles = False
     if has_kernels and missing() is None:
         from cbbench.kernels.compiling import must_compile
 
-        if must_compile():
+        if compiles := must_compile():
             say("compiling kernels for this CPU, once (some 20 seconds)")
+    clock = RealClock()
     if job.prepare:
         prepare_layers(model)
         if model.unprepared:
             say(f"{model.name} runs with its own layers: {model.unprepared}")
     for attention in attentions:
         attention.compile(job.device)
+    if compiles:
+        say(f"compiled in {duration(clock.now())}")
 
 
 def _with_references(job: Job, model: Model, say: Say) -> list[Request]:
     """Requests with the reference tokens that belong to this very model; others are dropped, or made anew."""
-    from cbbench.model.reference import cached_greedy
-
     reference = job.workload.file.reference
     requests = workload.resolve(job.workload, model.vocabulary)
     for request in requests:
@@ -154,4 +162,20 @@ def _with_references(job: Job, model: Model, say: Say) -> list[Request]:
     if not job.verify or not missing:
         return requests
     say(f"generating {missing} missing references, one prompt at a time")
-    return [r if r.output_ids is not None else replace(r, output_ids=cached_greedy(model, r)) for r in requests]
+    return list(_generated(requests, missing, model, say))
+
+
+def _generated(requests: list[Request], missing: int, model: Model, say: Say) -> Iterator[Request]:
+    """Says now and then how far it is: some models take minutes."""
+    from cbbench.model.reference import cached_greedy
+
+    clock, said_s, done = RealClock(), 0.0, 0
+    for request in requests:
+        if request.output_ids is not None:
+            yield request
+            continue
+        yield replace(request, output_ids=cached_greedy(model, request))
+        done += 1
+        if clock.now() - said_s > SAY_EVERY_S and done < missing:
+            said_s = clock.now()
+            say(f"{done} of {missing} references, about {duration(said_s / done * (missing - done))} left")

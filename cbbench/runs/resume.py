@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cbbench.errors import UserError
-from cbbench.results.store import SCHEMA_VERSION
+from cbbench.results.store import check_schema
 
 
 def _stored(path: Path) -> dict[str, Any]:
@@ -16,8 +16,12 @@ def _stored(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise UserError(f"--resume {path}: no run that can be read there: {error}") from error
     parts = [info.get(name) for name in ("workload", "model")] if isinstance(info, dict) else [None]
-    if not all(isinstance(part, dict) for part in parts) or info.get("schema_version") != SCHEMA_VERSION:
-        raise UserError(f"--resume {path}: run.json is damaged, or of another version")
+    try:
+        check_schema(info)
+    except ValueError as error:
+        raise UserError(f"--resume {path}: {error}") from error
+    if not all(isinstance(part, dict) for part in parts):
+        raise UserError(f"--resume {path}: run.json is damaged")
     stored: dict[str, Any] = info
     return stored
 

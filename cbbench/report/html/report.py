@@ -38,7 +38,6 @@ def write_report(runs: list[Run], out: Path, slos: Sequence[Slo] = ()) -> None:
         raise UserError(f"-o {out}: is a folder; give a file, like {out / 'report.html'}")
     page = render(runs, slos)
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
         with replacing(out) as half:
             half.write_text(page, encoding="utf-8")
     except OSError as error:
