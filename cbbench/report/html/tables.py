@@ -40,7 +40,7 @@ class Comparison:
 
 
 def table(grid: Grid, title: str = "") -> Table:
-    notes = [note for text in (grid.note, grid.legend) for note in text.split("\n") if note]
+    notes = [note.replace("* the best", "Bold: the best") for text in (grid.note, grid.legend) for note in text.split("\n") if note]
     places = {header: place for place, header in enumerate(grid.headers)}
     return Table(title or grid.title, grid.headers, grid.lines, grid.num_text, notes, grid.best, places.get("arm"), places.get("requests"))
 
