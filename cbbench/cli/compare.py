@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cbbench.cli.baseline import FOLDER, Folder
+from cbbench.cli.options import Columns, parse_columns
 from cbbench.errors import UserError
 
 if TYPE_CHECKING:
@@ -54,11 +55,12 @@ def compare(
         CompareFormat, typer.Option(metavar="FORMAT", help="of the output on stdout: table, markdown, csv, json or junit")
     ] = CompareFormat.table,
     out: Annotated[
-        list[Path], typer.Option(metavar="FILE", help="also write a .md, .csv, .json or .xml (JUnit) file; may be repeated")
+        list[Path], typer.Option("--out", "-o", metavar="FILE", help="also write a .md, .csv, .json or .xml (JUnit) file; may be repeated")
     ] = [],  # noqa: B006
+    columns: Columns = None,
     folder: Folder = FOLDER,
 ) -> None:
-    """Print the tables of saved runs, and judge every arm against another arm, a saved baseline or another run.
+    """Say what saved runs have shown, print their table of saved runs, and judge every arm against another arm, a saved baseline or another run.
 
     Exit codes: 0 fine; 1 a --fail-on rule fired; 2 bad usage; 3 no judgement: a needed row is missing or not comparable.
     """
@@ -71,6 +73,7 @@ def compare(
     from cbbench.report.screen import warn
     from cbbench.results.store import read_runs
 
+    shown = parse_columns(columns)
     rules = Rules(gate.parse_margins(margin), Allowed.machine in allow)
     gates = [gate.parse_rule(text) for text in fail_on]
     bounds = parse_slos(slo)
@@ -86,11 +89,12 @@ def compare(
             raise
         warn(f"{error}: a gate cannot vouch without it")
         raise typer.Exit(3) from error
+    base = baseline if any(arm["label"] == baseline for run in runs for arm in run.info["arms"]) else None
     found = Comparison(runs, verdicts, gate.judge(verdicts, gates, bool(problems)))
     write_outs(out, found)
     to_github(found)
     if format in (CompareFormat.table, CompareFormat.markdown):
-        print_comparison(found, str(format))
+        print_comparison(found, str(format), shown, base)
     else:
         print(RENDERERS[str(format)](found), end="")
     if format not in (CompareFormat.table, CompareFormat.markdown):

@@ -56,10 +56,11 @@ def answer(runs: list[Run], base: str | None = None) -> list[str]:
     able = [one for one in entered if most and one.most("requests_completed") == most and not one.most("exact_wrong")]
     label = base or natural_base([one.arm for one in able])
     against = next((one for one in able if one.arm["label"] == label), None)
-    return [
+    said = [
         *findings.wrong(entered), *_best(able, against), *findings.twins(everyone), *findings.tokens(able, len(able) == len(entered)),
-        *findings.waste(_counted(able), against), *findings.incomplete(everyone, most), *findings.unfinished(runs),
+        *findings.waste(_counted(able), against), *findings.incomplete(everyone, most), *findings.unfinished(runs), *findings.versions(runs),
     ]  # fmt: skip
+    return said or ["There is no whole round."]
 
 
 def _counted(able: list[Contender]) -> Contender | None:
@@ -87,7 +88,7 @@ def _best(able: list[Contender], base: Contender | None) -> Iterator[str]:
 def _alone(one: Contender, goal: Goal) -> str:
     if not goal.is_time:
         return f"{one.name} needs {goal.text(one)} steps."
-    return f"{one.name} makes {goal.text(one)} ({one.spread(goal.key)}), TTFT p50 {LATENCIES[0].text(one)}; there is no other arm to compare with."
+    return f"{one.name} makes {goal.text(one)} ({one.spread(goal.key)}), TTFT p50 {LATENCIES[0].text(one)}."
 
 
 def _first(best: Contender, able: list[Contender], base: Contender | None, goal: Goal) -> str:

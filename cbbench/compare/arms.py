@@ -11,6 +11,7 @@ from typing import Any
 from cbbench.compare.baselines import Baseline, arm_work, difference, work_difference
 from cbbench.compare.verdicts import Outcome, Subject, Values, Verdict, judge_exact, judge_history, judge_paired
 from cbbench.errors import UserError
+from cbbench.results.base_arm import natural_base
 from cbbench.results.compared_metrics import BUSY_FRAC, DEFAULT_MARGIN, EXACT, METRICS, TIMED, Metric
 from cbbench.results.store import Cell, Run
 
@@ -27,13 +28,12 @@ class Rules:
 
 
 def compare_within(run: Run, base_label: str | None, rules: Rules) -> list[Verdict]:
-    """Every arm against the base: the one named, else the one marked `baseline: true`, else the first. An arm of another
+    """Every arm against the base: the one named, else the natural one (marked, static, or the first). An arm of another
     revision, or a copy, is the base of the arm that it is another of."""
     arms = {arm["label"]: arm for arm in run.info["arms"]}
     if base_label is not None and base_label not in arms:
         raise UserError(f"--baseline {base_label}: {run.name} has no such arm; it has {', '.join(arms)}")
-    marked = next((label for label, arm in arms.items() if arm.get("baseline")), None)
-    base = base_label or marked or next((label for label, arm in arms.items() if not arm.get("base_of")), None)
+    base = base_label or natural_base(run.info["arms"])
     verdicts: list[Verdict] = []
     twins = {arm["base_of"]: label for label, arm in arms.items() if arm.get("base_of")}
     for label, arm in arms.items():

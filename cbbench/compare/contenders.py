@@ -118,7 +118,7 @@ def ratio(one: Contender, other: Contender, key: str, is_time: bool = True) -> R
     or another machine."""
     if not is_time or one.run is not other.run:
         value, against = one.middle(key, is_time), other.middle(key, is_time)
-        if not value or not against or (is_time and one.run.info["machine"] != other.run.info["machine"]):
+        if not value or not against or (is_time and one.run.info.get("machine") != other.run.info.get("machine")):
             return None
         return Ratio(value / against, None, None, 0, is_exact=not is_time)
     sides = [{cell.round: cell.metrics.get(key) for cell in side.quiet} for side in (one, other)]

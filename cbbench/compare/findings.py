@@ -87,6 +87,20 @@ def incomplete(everyone: list[Contender], most: int) -> Iterator[str]:
             yield f"{one.name} completed {completed} requests{beside} ({told})."
 
 
+def versions(runs: list[Run]) -> Iterator[str]:
+    """What else than the arms differs between runs."""
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        for part in ("versions", "code"):
+            known = run.info.get(part)
+            for name, value in (known if isinstance(known, dict) else {}).items():
+                if name != "dirty":
+                    found.setdefault(name, []).append(str(value)[:12])
+    said = [f"{name} {named(list(dict.fromkeys(values)))}" for name, values in found.items() if len({*values}) > 1]
+    if said:
+        yield f"The runs were made with different versions: {', '.join(said)}."
+
+
 def unfinished(runs: list[Run]) -> Iterator[str]:
     for run in runs:
         whole = sum(bool(cell.metrics) and not cell.interrupted and not cell.failed for cell in run.cells)

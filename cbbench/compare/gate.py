@@ -13,6 +13,7 @@ from fnmatch import fnmatch
 from cbbench.compare.verdicts import Outcome, Verdict
 from cbbench.errors import UserError
 from cbbench.results.compared_metrics import ALIASES, METRICS
+from cbbench.results.metric_names import find_metric
 
 KINDS = ("regressed", "unresolved", "missing")
 TOLD = (Outcome.same, Outcome.improved, Outcome.regressed)
@@ -100,7 +101,7 @@ def parse_margins(texts: list[str]) -> dict[str, float]:
 
 
 def metric_key(flag: str, name: str) -> str:
-    key = ALIASES.get(name, name)
+    key = find_metric(name) or name
     if key not in METRICS or METRICS[key].exact:
         timed = [known for known, metric in METRICS.items() if not metric.exact]
         near = difflib.get_close_matches(name, [*timed, *ALIASES], n=1)

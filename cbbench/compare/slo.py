@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from cbbench.errors import UserError
+from cbbench.results.metric_names import find_metric
 from cbbench.results.store import Run
 from cbbench.results.tables import Grid, number, seconds
 
@@ -46,12 +47,14 @@ class Scored:
 def parse_slos(texts: list[str]) -> list[Slo]:
     found = []
     for text in texts:
-        match = re.fullmatch(r"([a-z0-9_]+)_([a-z0-9]+)=(\d+(?:\.\d+)?)(ms|s)", text.strip())
-        if not match or match[1] not in MEASURES or match[2] not in POINTS:
+        name, _, bound = text.strip().rpartition("=")
+        metric = re.fullmatch(rf"({'|'.join(MEASURES)})_s_({'|'.join(POINTS)})", find_metric(name) or "")
+        size = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s)", bound)
+        if not metric or not size:
             near = difflib.get_close_matches(text.partition("=")[0], [f"{m}_{p}" for m in MEASURES for p in POINTS], n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise UserError(f"--slo {text}: should be like ttft_p90=2s, of {', '.join(MEASURES)} and {', '.join(POINTS)}{hint}")
-        found.append(Slo(text, match[1], match[2], float(match[3]) / (1000 if match[4] == "ms" else 1)))
+        found.append(Slo(text, metric[1], metric[2], float(size[1]) / (1000 if size[2] == "ms" else 1)))
     return found
 
 

@@ -1,6 +1,9 @@
-"""What `cbbench compare` and `cbbench baseline list` print: the tables of the runs, the verdicts, effects and objectives."""
+"""What `cbbench compare` and `cbbench baseline list` print: the answer, the tables, the verdicts, effects and objectives."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
 
 from cbbench.compare import verdict_report
 from cbbench.compare.baselines import Baseline
@@ -9,22 +12,24 @@ from cbbench.compare.effects import effects
 from cbbench.compare.slo import Slo, score
 from cbbench.compare.slo import as_grid as slo_grid
 from cbbench.compare.verdict_report import Comparison
-from cbbench.report.runs import print_groups
+from cbbench.compare.worth_a_row import worth_a_row
+from cbbench.report.runs import ALL, as_markdown, print_groups
 from cbbench.report.screen import print_grid
 from cbbench.results import tables
 from cbbench.results.store import Run
 
 
-def print_comparison(found: Comparison, format: str) -> None:
-    """The tables of the runs, then the verdicts."""
-    grids = {title: tables.grids(tables.table_rows(group)) for title, group in tables.groups(found.runs).items()}
+def print_comparison(found: Comparison, format: str, columns: Sequence[str] = (), base: str | None = None) -> None:
+    """The answer and the tables of the runs, then the verdicts. `base`: the arm that was named as baseline."""
     if format == "markdown":
-        print("\n".join(tables.as_markdown(title, group) for title, group in grids.items()))
+        print(as_markdown(found.runs, base))
         print(verdict_report.as_markdown(found))
         return
-    print_groups(grids)
+    print_groups(found.runs, columns, base)
     if found.verdicts or found.judgement.gated:
-        print_grid(verdict_report.as_grid(found.verdicts, found.judgement))
+        rows, said = (found.verdicts, []) if ALL in columns else worth_a_row(found.verdicts)
+        grid = verdict_report.as_grid(rows, found.judgement, found.verdicts)
+        print_grid(replace(grid, note="\n".join([*said, grid.note])))
 
 
 def print_effects(runs: list[Run], format: str) -> None:

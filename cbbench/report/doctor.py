@@ -14,6 +14,7 @@ from cbbench.kernels.availability import missing
 from cbbench.machine.device import choose_device, default_threads
 from cbbench.machine.fingerprint import fingerprint, versions
 from cbbench.model import ceilings, gguf
+from cbbench.report.screen import print_pairs
 from cbbench.results import tables
 from cbbench.runs.config import why_not
 
@@ -40,8 +41,7 @@ def print_doctor() -> None:
             rows.append((f"{axis} in {dtype}", ", ".join(able) or "none"))
     rows.append(("our CPU kernels", missing() or "can run here"))
     rows += [(f"{name} on {backend}", reason or "can run here") for name, backend, reason in _backends(device)]
-    for name, value in rows:
-        print(f"{name:22} {value}")
+    print_pairs("", [(name, str(value)) for name, value in rows])
 
 
 def _backends(device: str) -> Iterator[tuple[str, str, str | None]]:

@@ -67,5 +67,9 @@ def print_pairs(title: str, pairs: list[tuple[str, str]]) -> None:
     if title:
         print(title)
     width = max(len(name) for name, _ in pairs)
+    room = max(stdout().width - width - 4, 20)
     for name, value in pairs:
-        print(f"  {name:<{width}}  {value}")
+        first, *rest = textwrap.wrap(value, room, break_on_hyphens=False) or [""]
+        print(f"  {name:<{width}}  {first}")
+        for line in rest:
+            print(f"  {'':<{width}}  {line}")

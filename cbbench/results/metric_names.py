@@ -16,11 +16,16 @@ POINTS = ("mean", "p50", "p90", "p99", "max")
 OTHER_NAMES = {"tok/s": "output_tok_per_s", "output tok/step": "output_tok_per_s", "padding": "prefill_padding_frac"}
 
 
+def find_metric(name: str) -> str | None:
+    """The name as in summary.csv; None where nothing is called so."""
+    return _index().get(_plain(name))
+
+
 def metric_key(where: str, name: str) -> str:
-    """The name as in summary.csv. Raises UserError with the nearest one; `where` says what asked for it."""
-    index = _index()
-    if (key := index.get(_plain(name))) is not None:
+    """The same; raises UserError with the nearest name. `where` says what asked for it."""
+    if (key := find_metric(name)) is not None:
         return key
+    index = _index()
     near = difflib.get_close_matches(_plain(name), index, n=1)
     hint = f"did you mean {index[near[0]]}?" if near else "`cbbench list metrics` names them all"
     raise UserError(f"{where} {name}: no such metric; {hint}")

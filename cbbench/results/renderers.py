@@ -51,8 +51,9 @@ def _fitting(grid: Grid, width: int) -> Iterator[tuple[Grid, int]]:
                 yield shape, gap
                 return
     for piece in _pieces(grid, width):
-        gap = next((gap for gap in GAPS if _width([*map(_cell_width, _columns(piece))], gap) <= width), 1)
-        yield _narrowed(piece, width, gap), gap
+        widths = _low_widths(piece)
+        gap = next((gap for gap in GAPS if _width(widths, gap) <= width), GAPS[-1])
+        yield _narrowed(piece, widths, width, gap), gap
 
 
 def _turned(grid: Grid) -> Grid:
@@ -94,10 +95,14 @@ def _pieces(grid: Grid, width: int) -> Iterator[Grid]:
         names = names[:1]
 
 
-def _narrowed(grid: Grid, width: int, gap: int) -> Grid:
+def _low_widths(grid: Grid) -> list[int]:
+    """With headings in several lines."""
+    return [max(_cell_width(column[1:] or [""]), _least(column[:1])) for column in _columns(grid)]
+
+
+def _narrowed(grid: Grid, widths: list[int], width: int, gap: int) -> Grid:
     """The widest columns in several lines, until all fit."""
-    columns = _columns(grid)
-    widths, least = [_cell_width(column) for column in columns], [_least(column) for column in columns]
+    widths, least = [*widths], [_least(column) for column in _columns(grid)]
     while _width(widths, gap) > width:
         able = [i for i in range(len(widths)) if widths[i] > least[i]]
         if not able:

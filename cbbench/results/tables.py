@@ -71,7 +71,7 @@ def table_rows(runs: list[Run], base: str | None = None) -> list[TableRow]:
     most = max((row.get("requests_completed") or 0 for rows in found.values() for row, _ in rows.values()), default=0)
     rows = []
     for run in runs:
-        alike = [run, *(other for other in runs if other.info["machine"] == run.info["machine"])]
+        alike = [run, *(other for other in runs if other.info.get("machine") == run.info.get("machine"))]
         against = next((found[one.path][base][0] for one in alike if base in found[one.path]), {}).get("output_tok_per_s")
         for label, (values, said) in found[run.path].items():
             own = values.get("output_tok_per_s")

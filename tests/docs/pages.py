@@ -53,11 +53,11 @@ def measured(name: str, arms: str, columns: str) -> str:
     chosen = [arm.strip() for arm in arms.removeprefix("arms:").split(",")]
     titles = [title.strip() for title in columns.removeprefix("columns:").split(",")]
     rows = {row.arm: row for row in tables.table_rows([run])}
-    first = rows[chosen[0]].values["output_tok_per_s"]
-    for row in rows.values():  # the first of this table, not of the whole run
-        row.values["vs_first"] = row.values["output_tok_per_s"] / first
-    lines = [[arm, rows[arm].status, *(tables.show(COLUMNS[t], rows[arm].values.get(COLUMNS[t].key)) for t in titles)] for arm in chosen]
-    return f"{as_markdown(['arm', 'tokens', *titles], lines)}\n\n{provenance(run)}"
+    base = rows[chosen[0]].values["output_tok_per_s"]
+    for row in rows.values():  # the first of this table, not the base of the whole run
+        row.values["vs_base"] = row.values["output_tok_per_s"] / base
+    lines = [[arm, rows[arm].status, *(COLUMNS[t].text(rows[arm].values.get(COLUMNS[t].key)) for t in titles)] for arm in chosen]
+    return f"{as_markdown(['arm', 'requests', *titles], lines)}\n\n{provenance(run)}"
 
 
 def as_markdown(headers: list[str], lines: list[list[str]], num_text: int = 2) -> str:
@@ -97,7 +97,7 @@ def metrics(section: str) -> str:
 def titles_of(name: str) -> list[str]:
     """What the tables call a metric; several where the name stands for several."""
     if name == "exact_matched":
-        return ["tokens"]
+        return ["requests"]
     stem = name.removesuffix("*")
     keys = {column.key: column.title for column in COLUMNS.values()}
     return [title for key, title in keys.items() if key == stem or (stem != name and key.startswith(stem))]

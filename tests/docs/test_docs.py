@@ -45,12 +45,19 @@ def commands(page: Path) -> list[str]:
     return [line for line in written if line.startswith("cbbench ")]
 
 
-@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in FOLDERS for name in plugins.files(kind)])
-def test_every_strategy_has_a_page_that_prints_what_the_code_says_of_it(kind: str, name: str) -> None:
+@pytest.mark.parametrize(("kind", "name"), [(kind, page.stem) for kind, folder in FOLDERS.items() for page in sorted((DOCS / folder).glob("*.md"))])
+def test_a_page_of_a_strategy_prints_what_the_code_says_of_it(kind: str, name: str) -> None:
     text = (DOCS / FOLDERS[kind] / f"{name}.md").read_text()
     assert f"<!-- made: strategy {kind} {name} -->" in text and "<!-- made: measured " in text
+    assert name in plugins.files(kind)
     assert "**Cost:**" in text and "**Use when:**" in text and f"{FOLDERS[kind]}/{name}.md" in (DOCS / "index.md").read_text()
 
+
+def test_every_strategy_of_the_readme_has_a_page() -> None:
+    """A new file needs none: it is listed, run and tested as it is."""
+    table = re.findall(r"^\| (?:`--\w+`)? *\| `(\w+)` \|", (ROOT / "README.md").read_text(), re.MULTILINE)
+    written = {page.stem for folder in FOLDERS.values() for page in (DOCS / folder).glob("*.md")}
+    assert len(table) >= 10 and {*table} == written
 
 @every_page
 def test_what_is_made_from_records_and_code_is_up_to_date(page: Path) -> None:
@@ -60,7 +67,7 @@ def test_what_is_made_from_records_and_code_is_up_to_date(page: Path) -> None:
 
 
 def test_measured_tables_say_the_machine_the_versions_and_values_of_the_record() -> None:
-    text = pages.measured("tutorial", "arms: static+varlen+paged, continuous+varlen+paged", "columns: steps, vs first, slots idle")
+    text = pages.measured("tutorial", "arms: static+varlen+paged, continuous+varlen+paged", "columns: steps, vs base, slots idle")
     assert re.search(r"^\| static\+varlen\+paged +\| 8/8 exact +\| +88 \| +1.00 x \| +59.1 % \|$", text, re.MULTILINE), text
     info = pages.record("tutorial").info
     for fact in (info["machine"]["cpu"], info["versions"]["torch"], info["versions"]["transformers"], info["workload"]["digest"]):
@@ -74,7 +81,7 @@ def test_every_metric_and_every_column_is_defined_and_nothing_else() -> None:
     assert all(d.unit and len(d.meaning) > 10 and d.source for d in defined)
     rows = {d.name: ", ".join(pages.titles_of(d.name)) for d in defined}
     assert len(rows) == len(defined)
-    names = {name: re.sub(r"_(mean|p50|p90|p99|max)$", "_*", name) for name in [*summarize([], [], {}), "vs_first"]}
+    names = {name: re.sub(r"_(mean|p50|p90|p99|max)$", "_*", name) for name in [*summarize([], [], {}), "vs_base", "output_spread_frac"]}
     families = {family for family in names.values() if f"{family[:-1]}mean" in names}
     wanted = {family if family in families else name for name, family in names.items()}
     assert {*rows} == wanted
@@ -82,7 +89,7 @@ def test_every_metric_and_every_column_is_defined_and_nothing_else() -> None:
         row = rows[names[column.key] if names[column.key] in families else column.key]
         assert column.title in row.split(", "), column
     shown = {title for cell in rows.values() for title in cell.split(", ") if title}
-    assert shown == {c.title for columns in tables.TABLES.values() for c in columns} | {"tokens"}
+    assert shown == {c.title for columns in tables.TABLES.values() for c in columns} | {"requests"}
     page = (DOCS / "metrics.md").read_text()
     assert all(f"<!-- made: metrics {section} -->" in page for section in DEFINITIONS)
 
