@@ -110,8 +110,9 @@ function dressed(figure) {
   const font = { family: getComputedStyle(document.body).fontFamily, size: 12, color: ink };
   const titled = ({ title, ...rest }) => ({ ...axis, ...rest, ...(title && { title: { ...title, font: { ...font, color: quiet } } }) });
   const xaxis = titled(layout.xaxis);
-  if (figure.panel !== null) {
-    if (group.range) xaxis.range = [...group.range];
+  if (figure.panel !== null && group.range) xaxis.range = [...group.range];
+  if (["ttft", "tpot", "itl", "e2e"].includes(figure.kind) && xaxis.type !== "log") xaxis.range = [0, longestShown(figure) * 1.05];
+  if (xaxis.range && !xaxis.tickvals && !xaxis.tickformat) {
     Object.assign(xaxis, timeTicks(xaxis.range, Math.max(Math.floor(figure.node.clientWidth / 110), 2), group.clock));
   }
   return {
@@ -133,6 +134,10 @@ function captions(annotations, width) {
     return isLong ? { ...note, text: `${note.text.slice(0, Math.max(room - 1, 6)).replace(/&[a-z]*$/, "")}…` } : note;
   });
 }
+
+const longestShown = ({ data, group }) => (
+  Math.max(...data.map(({ x, meta: { panel } }) => (group.shown.has(panel) ? x.at(-1) : 0)), 0) || 1
+);
 
 // The number that an arm has in the key, on its line; each at another height, so that none lies over another.
 function lineNumbers({ data, layout, group }, font) {

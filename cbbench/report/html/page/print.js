@@ -2,6 +2,15 @@
 "use strict";
 let beforePaper = null; // what to put back
 
+// On a screen all columns are folded below the first table; on paper the pictures come first.
+function moveColumns(toEnd) {
+  for (const section of document.querySelectorAll(".group")) {
+    const columns = section.querySelector(".columns");
+    if (toEnd) section.querySelector(".configuration").before(columns);
+    else section.querySelector(".folded").append(columns);
+  }
+}
+
 function toPaper() {
   if (beforePaper) return;
   const root = document.documentElement;
@@ -9,6 +18,7 @@ function toPaper() {
   beforePaper = { theme: root.dataset.theme, folded };
   for (const details of folded) details.open = true;
   root.classList.add("paper");
+  moveColumns(true);
   useTheme("light");
   showTheme();
   for (const { firstElementChild: table, clientWidth } of document.querySelectorAll(".scroll")) {
@@ -26,6 +36,7 @@ function fromPaper() {
   beforePaper = null;
   for (const details of folded) details.open = false;
   document.documentElement.classList.remove("paper");
+  moveColumns(false);
   for (const { firstElementChild: table } of document.querySelectorAll(".scroll")) table.style.zoom = "";
   useTheme(theme);
   showTheme();
