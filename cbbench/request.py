@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import abc
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
+
+UNKNOWN = -1  # a token that was counted, but whose id nobody tells: it cannot be verified, and is like no other
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,13 @@ class Request:
     def max_kv_tokens(self) -> int:
         """Positions whose keys and values may be needed: the last token is never fed back."""
         return len(self.prompt_ids) + self.max_new_tokens - 1
+
+
+@runtime_checkable
+class HasContent(Protocol):
+    """A prompt that can say what stands at some positions without making the ids."""
+
+    def content(self, start: int, stop: int) -> abc.Hashable: ...
 
 
 def refusal(request: Request, max_positions: int | None) -> str | None:
@@ -63,6 +72,7 @@ class Sequence:
     token_times_s: list[float] = field(default_factory=list)  # when each output token was known
     num_preemptions: int = 0
     recomputed_tokens: int = 0
+    cached_tokens: int = 0  # at its start, found in the cache and not computed
 
     def __post_init__(self) -> None:
         self.arrival_s = self.request.arrival_s
@@ -88,3 +98,13 @@ class Sequence:
         if stop <= num_prompt:
             return self.request.prompt_ids[start:stop]
         return [*self.request.prompt_ids[start:], *self.output_ids[: stop - num_prompt]]
+
+    def content(self, start: int, stop: int) -> abc.Hashable | None:
+        """Equal exactly for equal tokens at positions start to stop; None where one is not known. Prompts that are known by a
+        recipe answer without making their token ids."""
+        prompt, num_prompt = self.request.prompt_ids, len(self.request.prompt_ids)
+        if stop > num_prompt and UNKNOWN in self.output_ids[max(start - num_prompt, 0) : stop - num_prompt]:
+            return None
+        if stop <= num_prompt and isinstance(prompt, HasContent):
+            return prompt.content(start, stop)
+        return tuple(self.tokens(start, stop))

@@ -8,6 +8,7 @@ from pathlib import Path
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of every process that a test starts; two that spin on two cores hold each other up
 os.environ.setdefault("CBBENCH_CHECK", "1")  # kernels with every index checked
+os.environ.pop("COLUMNS", None)  # pytest-xdist sets it; what is printed to a pipe is not cut
 
 import pytest
 import torch

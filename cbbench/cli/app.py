@@ -1,12 +1,11 @@
 """The command line. Data goes to stdout, everything else to stderr; heavy imports wait until a command needs them.
 
-Exit codes: 0 fine, 1 a gate fired, 2 bad usage or input and nothing was run, 3 ran but incomplete, 4 tokens not exact, 130
-interrupted.
+Exit codes: 0 fine, 1 a --fail-on rule fired, 2 bad usage or input and nothing was run, 3 ran but incomplete, or cannot vouch, 4 tokens not
+exact, 70 a fault of cbbench itself, 74 a file or the output cannot be read or written, 130 interrupted.
 """
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -16,24 +15,18 @@ from cbbench import __version__
 from cbbench.cli.about import doctor, list_
 from cbbench.cli.baseline import baseline_app
 from cbbench.cli.compare import compare
+from cbbench.cli.ending import end, leave, one_line
 from cbbench.cli.run import calibrate, run
 from cbbench.cli.show import export, plot, report, show
 from cbbench.cli.workload import workload_app
-from cbbench.errors import UserError
 
 
 class OneLine(TyperGroup):
-    """A user's mistake is one line and exit code 2, an interrupt one line and 130; neither a traceback."""
+    """However a command fails, one line and an exit code of its own."""
 
     def invoke(self, ctx: Any) -> Any:
-        try:
+        with one_line():
             return super().invoke(ctx)
-        except UserError as error:
-            print(f"cbbench: {error}", file=sys.stderr)
-            raise typer.Exit(2) from error
-        except KeyboardInterrupt as interrupt:
-            print("cbbench: interrupted", file=sys.stderr)
-            raise typer.Exit(130) from interrupt
 
 
 app = typer.Typer(
@@ -66,4 +59,10 @@ app.command("list")(list_)
 
 def main(argv: list[str] | None = None) -> Any:
     """The entry point."""
-    return app(argv)
+    from rich.console import Console
+
+    Console.on_broken_pipe = leave  # type: ignore[method-assign]  # typer makes its own
+    try:
+        app(argv)
+    except SystemExit as ended:
+        end(ended.code)

@@ -20,9 +20,15 @@ def save(
     runs: Annotated[list[Path], typer.Argument(help="one saved run or several")],
     reason: Annotated[str, typer.Option(metavar="TEXT", help="why the baseline changes; kept in the file")],
     exact_only: Annotated[bool, typer.Option("--exact-only", help="save counts only, no times: valid on any machine")] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="begin an arm anew that does other work than is kept (another workload, options, limits)")
+    ] = False,
     folder: Folder = FOLDER,
 ) -> None:
-    """Save runs as a baseline. A run of the same work is added to the earlier ones; the last ten are kept."""
+    """Save runs as a baseline. A run is added to the earlier ones, of which the last ten of each arm are kept; arms that it has not stay.
+
+    An arm that does other work than is kept is refused without --replace.
+    """
     from cbbench.compare.baselines import save as save_baseline
     from cbbench.report.screen import warn
     from cbbench.results.store import read_runs
@@ -34,7 +40,9 @@ def save(
     if len(problems) > sum(len(run.problems) for run in read):  # a run that lacks parts is refused by name below
         raise UserError("baseline save: a damaged run cannot become a baseline")
     for run in read:
-        print(save_baseline(name, run, reason.strip(), folder, exact_only))
+        path, replaced = save_baseline(name, run, reason.strip(), folder, exact_only, replace)
+        warn(*[f"{path}: begun anew: {replaced}"] * bool(replaced))
+        print(path)
 
 
 @baseline_app.command("list")
@@ -44,4 +52,4 @@ def list_(folder: Folder = FOLDER) -> None:
     from cbbench.report.comparison import print_baselines
 
     names = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
-    print_baselines({name: read_all(folder / name) for name in names})
+    print_baselines({name: [*read_all(folder / name).values()] for name in names})

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cbbench.cli.baseline import FOLDER, Folder
+from cbbench.cli.ending import NOT_WRITTEN, decided
 from cbbench.cli.options import Columns, parse_columns
 from cbbench.errors import UserError
 
 if TYPE_CHECKING:
     from cbbench.compare.arms import Rules
-    from cbbench.compare.baselines import Baseline
+    from cbbench.compare.baselines import Baseline, Key
     from cbbench.compare.verdicts import Verdict
     from cbbench.results.store import Run
 
@@ -33,6 +34,12 @@ class CompareFormat(StrEnum):
 
 class Allowed(StrEnum):
     machine = "machine"
+    process = "process"
+
+
+class Only(StrEnum):
+    exact = "exact"
+    times = "times"
 
 
 def compare(
@@ -41,12 +48,18 @@ def compare(
         str | None, typer.Option(metavar="WHAT", help="compare with an arm of the run, a saved baseline (by name) or another run (by path)")
     ] = None,
     fail_on: Annotated[
-        list[str], typer.Option(metavar="RULE", help="exit 1 on: regressed, unresolved, missing, or METRIC:5%\\[@ARM]; may be repeated")
+        list[str],
+        typer.Option(
+            metavar="RULE", help="exit 1 on: regressed, unresolved, missing, or METRIC:5%\\[@ARM], a margin of its own; may be repeated"
+        ),
     ] = [],  # noqa: B006
     margin: Annotated[list[str], typer.Option(metavar="SIZE", help="5%, or METRIC=5%: ignore smaller changes; may be repeated")] = [],  # noqa: B006
     allow: Annotated[
-        list[Allowed], typer.Option(metavar="machine", help="also compare times of different machines; they are labelled")
+        list[Allowed],
+        typer.Option(metavar="WHAT", help="machine: compare times of different machines; process: gate rounds that shared one process"),
     ] = [],  # noqa: B006
+    only: Annotated[Only | None, typer.Option(metavar="KIND", help="judge only counts (exact) or only times (times)")] = None,
+    all_runs: Annotated[bool, typer.Option("--all-runs", help="judge every run of a folder, not the newest of each workload")] = False,
     effects: Annotated[bool, typer.Option("--effects", help="show what each choice alone changes, the others being equal")] = False,
     slo: Annotated[
         list[str], typer.Option(metavar="BOUND", help="like ttft_p90=2s: the best arm that keeps it, and its goodput; may be repeated")
@@ -60,13 +73,16 @@ def compare(
     columns: Columns = None,
     folder: Folder = FOLDER,
 ) -> None:
-    """Say what saved runs have shown, print their table of saved runs, and judge every arm against another arm, a saved baseline or another run.
+    """Say what saved runs show, print their table of saved runs, and judge every arm against another arm, a saved baseline or another run.
 
-    Exit codes: 0 fine; 1 a --fail-on rule fired; 2 bad usage; 3 no judgement: a needed row is missing or not comparable.
+    Exit codes: 0 fine; 1 a --fail-on rule fired; 2 bad usage; 3 no judgement: a needed row is missing or not comparable, or a time
+    cannot be judged; 74 a file cannot be written.
     """
     from cbbench.compare import gate
     from cbbench.compare.arms import Rules
-    from cbbench.compare.publish import RENDERERS, check_outs, to_github, write_outs
+    from cbbench.compare.arms import only as only_of
+    from cbbench.compare.newest import newest
+    from cbbench.compare.publish import RENDERERS, check_outs, write_all
     from cbbench.compare.slo import parse_slos
     from cbbench.compare.verdict_report import Comparison, worst_first
     from cbbench.report.comparison import print_comparison, print_effects, print_slo
@@ -74,43 +90,48 @@ def compare(
     from cbbench.results.store import read_runs
 
     shown = parse_columns(columns)
-    rules = Rules(gate.parse_margins(margin), Allowed.machine in allow)
+    rules = Rules(gate.parse_margins(margin), Allowed.machine in allow, Allowed.process in allow)
     gates = [gate.parse_rule(text) for text in fail_on]
     bounds = parse_slos(slo)
     if (effects or bounds) and format not in (CompareFormat.table, CompareFormat.markdown):
         raise UserError(f"{'--effects' if effects else '--slo'} is a table: it goes with --format table or markdown")
+    if only is Only.exact and (timed := [rule.text for rule in gates if rule.metric]):
+        raise UserError(f"--only exact leaves out what --fail-on {timed[0]} asks for, a time")
     check_outs(out)
     runs, problems = read_runs(paths)
+    runs, older = (runs, []) if all_runs else newest(runs, paths)
+    problems = [said for said in problems if not any(said in run.problems for run in older)]
     warn(*problems)
+    if older:
+        warn(f"{len(older)} older run{'s' * (len(older) != 1)} of the same workload left out, like {older[0].path} (--all-runs)")
     try:
-        verdicts = worst_first(_verdicts(runs, baseline, rules, folder))
+        verdicts = worst_first(_verdicts(runs, baseline, rules, folder, problems))
     except NoBaseline as error:
         if not gates:
             raise
         warn(f"{error}: a gate cannot vouch without it")
         raise typer.Exit(3) from error
     base = baseline if any(arm["label"] == baseline for run in runs for arm in run.info["arms"]) else None
+    verdicts = only_of(verdicts, str(only)) if only else verdicts
     found = Comparison(runs, verdicts, gate.judge(verdicts, gates, bool(problems)))
-    write_outs(out, found)
-    to_github(found)
-    if format in (CompareFormat.table, CompareFormat.markdown):
-        print_comparison(found, str(format), shown, base)
-    else:
-        print(RENDERERS[str(format)](found), end="")
-    if format not in (CompareFormat.table, CompareFormat.markdown):
-        raise typer.Exit(found.judgement.exit_code)
-    if effects:
-        print_effects(runs, str(format))
-    if bounds:
-        print_slo(runs, bounds, str(format))
-    raise typer.Exit(found.judgement.exit_code)
+    unwritten = write_all(out, found)
+    warn(*unwritten)
+    with decided(found.judgement.exit_code or (NOT_WRITTEN if unwritten else 0)):
+        if format in (CompareFormat.table, CompareFormat.markdown):
+            print_comparison(found, str(format), shown, base)
+            if effects:
+                print_effects(runs, str(format))
+            if bounds:
+                print_slo(runs, bounds, str(format))
+        else:
+            print(RENDERERS[str(format)](found), end="")
 
 
-def _verdicts(runs: list[Run], baseline: str | None, rules: Rules, folder: Path) -> list[Verdict]:
+def _verdicts(runs: list[Run], baseline: str | None, rules: Rules, folder: Path, problems: list[str]) -> list[Verdict]:
     from cbbench.compare.arms import compare_with_baseline, compare_within, without_baseline
     from cbbench.compare.baselines import key_of
 
-    stored = _stored(runs, baseline, folder)
+    stored = _stored(runs, baseline, folder, problems)
     if stored is None:
         return [verdict for run in runs for verdict in compare_within(run, baseline, rules)]
     verdicts = []
@@ -120,8 +141,8 @@ def _verdicts(runs: list[Run], baseline: str | None, rules: Rules, folder: Path)
     return verdicts
 
 
-def _stored(runs: list[Run], name: str | None, folder: Path) -> dict[str, Baseline] | None:
-    """The baseline by workload; None where an arm of the runs themselves is the base."""
+def _stored(runs: list[Run], name: str | None, folder: Path, problems: list[str]) -> dict[Key, Baseline] | None:
+    """The baseline by workload and model; None where an arm of the runs themselves is the base. Adds what was damaged in it."""
     from cbbench.compare import baselines
     from cbbench.report.screen import warn
     from cbbench.results.store import read_run
@@ -133,9 +154,11 @@ def _stored(runs: list[Run], name: str | None, folder: Path) -> dict[str, Baseli
             run = read_run(Path(name))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"--baseline {name}: run.json is damaged ({error})") from error
+        warn(*run.problems)
+        problems += run.problems
         return {baselines.key_of(run.info): baselines.of_run(run)}
     place = folder / name if _is_saved(folder, name) else Path(name)
-    found = {place.stem: baselines.read(place)} if place.is_file() else baselines.read_all(place)
+    found = {(one := baselines.read(place)).key: one} if place.is_file() else baselines.read_all(place)
     if not found:
         arms = ", ".join(dict.fromkeys(arm["label"] for run in runs for arm in run.info["arms"]))
         raise NoBaseline(f"--baseline {name}: no run, no baseline in {folder}, and no arm; arms are {arms}")

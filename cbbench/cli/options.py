@@ -55,7 +55,9 @@ Out = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", rich_help_pa
 Columns = Annotated[
     str | None,
     typer.Option(
-        metavar="NAMES", rich_help_panel=SAVING, help="of the table: all, or metrics with commas, like 'TTFT p90,steps' (see `list metrics`)"
+        metavar="NAMES",
+        rich_help_panel=SAVING,
+        help="of the table: all, or metrics with commas, like 'TTFT p90,steps' (see `list metrics`)",
     ),
 ]
 

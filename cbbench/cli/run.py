@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cbbench.cli.ending import decided
 from cbbench.cli.options import (
     MEASURING,
     MODEL,
@@ -128,9 +129,9 @@ def run(
     peers = build_peers(",".join([peer or "", *peers_too]), [*set_, *peer_sets], peer_python, arms[0].max_num_seqs)
     job = replace(job, isolate=isolate, against=against, against_python=against_python, prepare=prepare is Prepare.auto, peers=tuple(peers))
     outcome, path = carry_out(job, out, resume, live := LiveProgress())
-    print_runs([read_run(path)], str(format), shown, save_in=path)
-    live.say(f"saved in {path}" + (f" (interrupted: whole rounds only; cbbench run --resume {path})" if outcome.interrupted else ""))
-    raise typer.Exit(outcome.exit_code)
+    with decided(outcome.exit_code):
+        print_runs([read_run(path)], str(format), shown, save_in=path)
+        live.say(f"saved in {path}" + (f" (interrupted: whole rounds only; cbbench run --resume {path})" if outcome.interrupted else ""))
 
 
 def calibrate(
@@ -140,7 +141,7 @@ def calibrate(
     dtype: DtypeOption = None,
     device: Device = "auto",
     threads: Threads = None,
-    rounds: Annotated[int, typer.Option(min=6, metavar="N", rich_help_panel=MEASURING, help="how often each side runs")] = 10,
+    rounds: Annotated[int, typer.Option(min=6, metavar="N", rich_help_panel=MEASURING, help="how often each side runs")] = 18,
     warmup: Annotated[
         int | None, typer.Option(min=0, metavar="N", rich_help_panel=MEASURING, help="short runs before each round, not measured")
     ] = None,
@@ -151,7 +152,7 @@ def calibrate(
 ) -> None:
     """Run one arm against itself, to measure this machine's noise and the margin that a gate on it needs.
 
-    Exit code 1 if a difference is found, although both sides are the same.
+    Exit code 3 if a difference is found, although both sides are the same: this machine cannot vouch for times.
     """
     from cbbench.runs.config import Overrides, build_arms
     from cbbench.workload.file import read_workload
@@ -169,12 +170,12 @@ def calibrate(
     job = _job(read, [first, replace(first, is_copy=True)], model, dtype, device, threads, rounds, warmup, False, False)
     outcome, path = carry_out(replace(job, isolate=isolate), out, None, live := LiveProgress())
     found = compare_within(read_run(path), None, Rules())
-    print_grid(noise_grid(found))
-    live.say(f"saved in {path}")
     alarms = false_alarms(found)
-    for verdict in alarms:
-        live.say(alarm_text(verdict))
-    raise typer.Exit(outcome.exit_code or (1 if alarms else 0))
+    with decided(outcome.exit_code or (3 if alarms else 0)):
+        print_grid(noise_grid(found))
+        live.say(f"saved in {path}")
+        for verdict in alarms:
+            live.say(alarm_text(verdict))
 
 
 def _job(

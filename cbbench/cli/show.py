@@ -76,8 +76,9 @@ def export(
     from cbbench.report.export import export as write
     from cbbench.results.rounds import choose
 
+    chosen = choose(_one(run), arm, round_number)
     make_room(out)
-    for written in write(choose(_one(run), arm, round_number), str(format), out):
+    for written in write(chosen, str(format), out):
         print(written)
 
 
@@ -92,8 +93,9 @@ def plot(
     from cbbench.report.figure.kinds import plot as draw
     from cbbench.results.rounds import choose
 
+    chosen = choose(_one(run), arm, round_number)
     make_room(out)
-    draw(choose(_one(run), arm, round_number), str(kind), out)
+    draw(chosen, str(kind), out)
     print(out)
 
 

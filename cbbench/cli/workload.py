@@ -195,7 +195,7 @@ def _check_times(arrivals: Times | None, by_process: bool, shaping: list[str], c
 def make(
     output: Output,
     num_requests: Annotated[int, typer.Option("--num-requests", "-n", min=1)],
-    prompt_tokens: Annotated[str | None, typer.Option(help="N, uniform:min=N,max=N or lognormal:mean=N,cv=X[,min=N][,max=N]")] = None,
+    prompt_tokens: Annotated[str | None, typer.Option(help="N, uniform:min=N,max=N or lognormal:mean=N,cv=X [,min=N] [,max=N]")] = None,
     output_tokens: Annotated[str | None, typer.Option(help="the same for outputs")] = None,
     like: Annotated[Path | None, typer.Option(help="a workload's .yaml: pairs of lengths are drawn from it where none are given")] = None,
     arrivals: Annotated[Process, typer.Option(help="when requests come")] = Process.offline,

@@ -53,14 +53,15 @@ def answer(runs: list[Run], base: str | None = None) -> list[str]:
     everyone = contenders(runs)
     entered = [one for one in everyone if one.cells and not one.twin_of]
     most = max((one.most("requests_completed") for one in entered), default=0)
-    able = [one for one in entered if most and one.most("requests_completed") == most and not one.most("exact_wrong")]
+    able = [one for one in entered if most and one.most("requests_completed") == most and one.is_right]
     label = base or natural_base([one.arm for one in able])
     against = next((one for one in able if one.arm["label"] == label), None)
-    said = [
+    outcomes = [
         *findings.wrong(entered), *_best(able, against), *findings.twins(everyone), *findings.tokens(able, len(able) == len(entered)),
-        *findings.waste(_counted(able), against), *findings.incomplete(everyone, most), *findings.unfinished(runs), *findings.versions(runs),
+        *findings.waste(_counted(able), against), *findings.incomplete(everyone, most),
+        *findings.unfinished(runs), *findings.versions(runs),
     ]  # fmt: skip
-    return said or ["There is no whole round."]
+    return outcomes or ["There is no whole round."]
 
 
 def _counted(able: list[Contender]) -> Contender | None:
@@ -95,17 +96,19 @@ def _first(best: Contender, able: list[Contender], base: Contender | None, goal:
     said = f"{best.name} {goal.best} of {len(able)} arms: {goal.text(best)}"
     if base is None:
         return f"{said}. The baseline has no whole round to compare with."
+    leader = best
     if best is base:
-        others = [one for one in able if one is not base]
-        second = goal.winner(others)
-        return f"{said}; the baseline is not beaten" + (f", {second.name} comes next with {goal.text(second)}." if second else ".")
-    found = goal.ratio(best, base)
+        leader = goal.winner([one for one in able if one is not base]) or base
+    found = goal.ratio(leader, base)
+    if best is base and (found is None or found.is_clear or not goal.is_time):
+        return f"{said}; the baseline is not beaten" + (f", {leader.name} comes next with {goal.text(leader)}." if found else ".")
     if found is None:
         return f"{said}; {base.name} has no time to compare with."
     if not goal.is_time:
         return f"{said}, against {goal.text(base)} of {base.name} ({1 / found.value:.2f} x as many).{_alike(best, able, goal)}"
     if not found.is_clear:
-        return f"No arm is clearly faster than {base.name} ({goal.text(base)}): the best, {best.name}, has {found.value:.2f} x ({found.spread})."
+        behind = f"{base.name} ({goal.text(base)})"
+        return f"No arm is clearly faster than {behind}: the best other, {leader.name}, has {found}."
     return f"{said}, {found.value:.2f} x {base.name} ({found.spread}).{_alike(best, able, goal)}"
 
 
@@ -139,6 +142,7 @@ def _beside_peer(able: list[Contender], best: Contender) -> Iterator[str]:
     if own is None or peer is None or (found := THROUGHPUT.ratio(own, peer)) is None:
         return
     if best is own:
-        yield f"Of the other systems {peer.name} is the fastest ({THROUGHPUT.text(peer)}): {own.name} has {found.value:.2f} x its throughput ({found.spread})."
+        first = f"Of the other systems {peer.name} is the fastest ({THROUGHPUT.text(peer)})"
+        yield f"{first}: {own.name} has {found.value:.2f} x its throughput ({found.spread})."
     else:
         yield f"Of the arms of cbbench {own.name} is the fastest: {THROUGHPUT.text(own)}, {found.value:.2f} x {peer.name} ({found.spread})."

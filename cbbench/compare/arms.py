@@ -8,20 +8,26 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cbbench.compare.baselines import Baseline, arm_work, difference, work_difference
-from cbbench.compare.verdicts import Outcome, Subject, Values, Verdict, judge_exact, judge_history, judge_paired
+from cbbench.compare.baselines import Baseline, describe_key, key_of
+from cbbench.compare.verdicts import Outcome, Subject, Values, Verdict, judge_exact, judge_history, judge_paired, middle
+from cbbench.compare.work import arm_work, changed_defaults, difference, work_difference
 from cbbench.errors import UserError
 from cbbench.results.base_arm import natural_base
 from cbbench.results.compared_metrics import BUSY_FRAC, DEFAULT_MARGIN, EXACT, METRICS, TIMED, Metric
 from cbbench.results.store import Cell, Run
 
+ONE_PROCESS = "all rounds ran in one process, whose luck counts as a difference (run --isolate, or --allow process)"
+SAME_AMOUNT = 0.01  # of output tokens: in half precision rounding ends requests earlier or later
+
 
 @dataclass(frozen=True)
 class Rules:
-    """How to judge. `allow_machine` labels results of other machines instead of refusing them."""
+    """How to judge. `allow_machine` labels results of other machines instead of refusing them; `allow_process` lets a gate rely on
+    rounds that shared one process."""
 
     margins: dict[str, float] = field(default_factory=dict)
     allow_machine: bool = False
+    allow_process: bool = False
 
     def margin(self, metric: Metric) -> float:
         return self.margins.get(metric.key, self.margins.get("", DEFAULT_MARGIN))
@@ -37,13 +43,12 @@ def compare_within(run: Run, base_label: str | None, rules: Rules) -> list[Verdi
     verdicts: list[Verdict] = []
     twins = {arm["base_of"]: label for label, arm in arms.items() if arm.get("base_of")}
     for label, arm in arms.items():
-        if arm.get("base_of"):
-            continue
-        other = twins.get(label, base)
-        if other is None or other == label:
-            continue
-        subject = Subject(run.info["workload"]["name"], run.name, label, other, same_strategy=label in twins)
-        verdicts += _of_pair(subject, run, _cells(run, other), _cells(run, label), rules)
+        other = None if arm.get("base_of") else twins.get(label, base)
+        subject = Subject(run.info["workload"]["name"], run.name, label, other or label, same_strategy=label in twins)
+        cells = _cells(run, label)
+        if other is not None and other != label:
+            verdicts += _of_pair(subject, run, _cells(run, other), cells, rules)
+        verdicts += _wrong(subject, cells)  # of a base too
     return verdicts
 
 
@@ -66,8 +71,12 @@ def _of_pair(subject: Subject, run: Run, base: list[Cell], new: list[Cell], rule
             why = f"other processes took more than {BUSY_FRAC:.0%} of the machine in every round"
             found.append(Verdict(subject, metric, Outcome.not_comparable, why, values(base, metric), values(new, metric)))
     tokens = METRICS["output_tokens"]
-    judged = [verdict for verdict in found if verdict is not None] + _wrong(subject, new)
-    return _unlike_outputs(judged, values(base, tokens), values(new, tokens))
+    judged = _unlike_outputs([v for v in found if v is not None], run.info, values(base, tokens), values(new, tokens))
+    num_busy = len({cell.round for cell in (*base, *new)} - (quiet_base.keys() & quiet_new.keys()))
+    judged = [replace(v, why=f"{v.why}; {num_busy} more on a busy machine") if num_busy and v.is_open and v.why else v for v in judged]
+    if run.info.get("isolated") or rules.allow_process:
+        return judged
+    return [v if v.metric.exact else replace(v, doubt=ONE_PROCESS) for v in judged]
 
 
 def _quiet(cells: list[Cell]) -> dict[int, Cell]:
@@ -81,12 +90,18 @@ def _wrong(subject: Subject, cells: list[Cell]) -> list[Verdict]:
     return [Verdict(subject, METRICS["exact_wrong"], Outcome.regressed, f"{worst} requests with wrong tokens")] if worst else []
 
 
-def _unlike_outputs(verdicts: list[Verdict], base: Values, new: Values) -> list[Verdict]:
-    """Who produced other amounts of tokens did other work: its times say nothing."""
+def _unlike_outputs(verdicts: list[Verdict], info: dict[str, Any], base: Values, new: Values) -> list[Verdict]:
+    """Who produced other amounts of tokens did other work: its times say nothing. In half precision, where rounding may end a
+    request earlier or later, neither do its counts, and its times do up to a small difference."""
     counts = [sorted({n for n in tokens.values() if n is not None}) for tokens in (base, new)]
     if counts[0] == counts[1]:
         return verdicts
     why = f"{counts[1]} output tokens against {counts[0]}"
+    if info["model"]["dtype"] != "float32":
+        before, after = middle(base), middle(new)
+        verdicts = [v for v in verdicts if not v.metric.exact]
+        if before and after and abs(after - before) <= SAME_AMOUNT * before:
+            return [replace(v, why=f"{v.why}; {why}" if v.why else why) for v in verdicts]
     return [v if v.metric.exact else Verdict(v.subject, v.metric, Outcome.not_comparable, why, v.base_values, v.values) for v in verdicts]
 
 
@@ -96,10 +111,10 @@ def values(cells: list[Cell], metric: Metric) -> Values:
 
 def exact_metrics(info: dict[str, Any]) -> list[Metric]:
     """The counts that the strategies alone decide: none with arrivals on a real clock, where time decides who shares a
-    batch; the tokens only in float32, where they do not depend on the batch."""
+    batch; the tokens and their number only in float32, where they do not depend on the batch."""
     if info["workload"].get("arrivals") != "offline" and info["model"]["digest"]:
         return []
-    return [metric for metric in EXACT if metric.key != "output_digest" or info["model"]["dtype"] == "float32"]
+    return [metric for metric in EXACT if metric.key not in ("output_digest", "output_tokens") or info["model"]["dtype"] == "float32"]
 
 
 def _absent(subject: Subject, sides: dict[str, list[Cell]]) -> list[Verdict]:
@@ -120,46 +135,61 @@ def compare_with_baseline(run: Run, baseline: Baseline, rules: Rules) -> list[Ve
     for label in dict.fromkeys([*baseline.arms, *arms]):
         subject = Subject(run.info["workload"]["name"], run.name, label, baseline.name, same_strategy=True)
         cells = _cells(run, label)
+        verdicts += _wrong(subject, cells)
         if label not in baseline.arms:
             verdicts.append(Verdict(subject, METRICS["output_tok_per_s"], Outcome.missing, "not in the baseline"))
         elif absent := _absent(subject, {label: cells}):
             verdicts += absent
-        elif differing := work_difference(baseline.arms[label], arm_work(run.info, arms[label])):
-            why = f"other work: {differing}"
+        elif why := _no_measure(baseline, label, arm_work(run.info, arms[label])):
             verdicts.append(Verdict(subject, METRICS["output_tok_per_s"], Outcome.not_comparable, why))
         else:
-            verdicts += _against_stored(subject, run, baseline, label, cells, rules)
+            said = changed_defaults(baseline.arms[label], arm_work(run.info, arms[label]))
+            verdicts += _said(_against_stored(subject, run, baseline, label, cells, rules), said)
     return verdicts
+
+
+def _no_measure(baseline: Baseline, label: str, work: dict[str, Any]) -> str:
+    """Why a baseline says nothing about an arm."""
+    if label in baseline.broken:
+        return f"the base one: {baseline.broken[label]}"
+    differing = work_difference(baseline.arms[label], work)
+    return f"other work: {differing}" if differing else ""
 
 
 def without_baseline(run: Run, name: str) -> list[Verdict]:
     """A run of whose workload the baseline has nothing."""
-    why = f"{name} has no {run.info['workload']['name']}" + ("" if run.info["model"]["digest"] else " on a virtual clock")
+    why = f"{name} has no {describe_key(key_of(run.info), run.info['model']['name'])}"
     subjects = [Subject(run.info["workload"]["name"], run.name, arm["label"], name, True) for arm in run.info["arms"]]
     return [Verdict(subject, METRICS["output_tok_per_s"], Outcome.missing, why) for subject in subjects]
 
 
 def _against_stored(subject: Subject, run: Run, baseline: Baseline, label: str, cells: list[Cell], rules: Rules) -> list[Verdict]:
-    newest = baseline.newest(label, run.info["machine"])
     found: list[Verdict | None] = [
-        judge_exact(subject, metric, newest.get(metric.key, {}), values(cells, metric)) for metric in exact_metrics(run.info)
+        judge_exact(subject, metric, baseline.newest(label, metric.key), values(cells, metric)) for metric in exact_metrics(run.info)
     ]
-    differing = "" if baseline.knows(run.info["machine"]) else difference(baseline.machine, run.info["machine"])
+    machine = run.info["machine"]
+    differing = "" if baseline.knows(machine) else difference(baseline.machine, machine)
     for metric in TIMED if run.info["model"]["digest"] else []:
-        if not any(newest.get(metric.key, {}).values()):
+        before, now = baseline.newest(label, metric.key), values(cells, metric)
+        if not any(before.values()):
             continue
         if differing and not rules.allow_machine:
-            why = f"other machine: {differing}"
-            found.append(Verdict(subject, metric, Outcome.not_comparable, why, newest[metric.key], values(cells, metric)))
+            found.append(Verdict(subject, metric, Outcome.not_comparable, f"other machine: {differing}", before, now))
             continue
-        history = baseline.history(label, metric.key, None if rules.allow_machine else run.info["machine"])
-        found.append(judge_history(subject, metric, history, newest[metric.key], values(cells, metric), rules.margin(metric)))
-    judged = _labelled([verdict for verdict in found if verdict is not None], differing) + _wrong(subject, cells)
-    return _unlike_outputs(judged, newest.get("output_tokens", {}), values(cells, METRICS["output_tokens"]))
+        history, num_longer = baseline.history(label, metric.key, None if rules.allow_machine else machine, len(now))
+        found.append(judge_history(subject, metric, history, before, now, rules.margin(metric), num_longer))
+    judged = _said([v for v in found if v is not None], f"other machine: {differing}" if differing else "", of_times=True)
+    return _unlike_outputs(judged, run.info, baseline.newest(label, "output_tokens"), values(cells, METRICS["output_tokens"]))
 
 
-def _labelled(verdicts: list[Verdict], differing: str) -> list[Verdict]:
-    if not differing:
+def _said(verdicts: list[Verdict], label: str, of_times: bool = False) -> list[Verdict]:
+    """The verdicts with something to say beside each; `of_times`: not beside counts."""
+    if not label:
         return verdicts
-    label = f"other machine: {differing}"
-    return [v if v.metric.exact or v.why == label else replace(v, why=f"{v.why}; {label}" if v.why else label) for v in verdicts]
+    silent = [v.why == label or (of_times and v.metric.exact) for v in verdicts]
+    return [v if quiet else replace(v, why=f"{v.why}; {label}" if v.why else label) for v, quiet in zip(verdicts, silent, strict=True)]
+
+
+def only(verdicts: list[Verdict], kind: str) -> list[Verdict]:
+    """Those on counts (`exact`) or on times (`times`). A row for an arm that is not there at all is no more a time than a count."""
+    return [v for v in verdicts if (v.metric.exact is (kind == "exact")) or not (v.values or v.base_values or v.metric.exact)]

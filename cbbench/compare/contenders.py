@@ -55,6 +55,11 @@ class Contender:
         """Whether a model ran: a virtual clock counts steps."""
         return bool(self.run.info["model"]["digest"])
 
+    @property
+    def is_right(self) -> bool:
+        """No wrong token; in half precision tokens depend on the batch, and none is held against it."""
+        return not self.most("exact_wrong") or self.run.info["model"]["dtype"] != "float32"
+
     def least(self, key: str) -> int:
         return min((cell.metrics.get(key) or 0 for cell in self.cells), default=0)
 
@@ -88,7 +93,8 @@ class Ratio:
             return "different runs: no spread"
         if self.low is None or self.high is None:
             return "one round: no spread"
-        return f"{self.low:.2f} to {self.high:.2f}, {'95 % range of' if self.is_interval else 'all of'} {self.num_rounds} rounds"
+        reach = f"{self.low:.2f} to {self.high:.2f}"
+        return f"95 % range {reach}, {self.num_rounds} rounds" if self.is_interval else f"{reach} in {self.num_rounds} rounds"
 
     def __str__(self) -> str:
         return f"{self.value:.2f} x ({self.spread})"
@@ -117,12 +123,13 @@ def ratio(one: Contender, other: Contender, key: str, is_time: bool = True) -> R
     """Round by round within a run, between medians of different runs. None where a side has no value, for times no quiet round,
     or another machine."""
     if not is_time or one.run is not other.run:
-        value, against = one.middle(key, is_time), other.middle(key, is_time)
-        if not value or not against or (is_time and one.run.info.get("machine") != other.run.info.get("machine")):
+        own, against = one.middle(key, is_time), other.middle(key, is_time)
+        if not own or not against or (is_time and one.run.info.get("machine") != other.run.info.get("machine")):
             return None
-        return Ratio(value / against, None, None, 0, is_exact=not is_time)
+        return Ratio(own / against, None, None, 0, is_exact=not is_time)
     sides = [{cell.round: cell.metrics.get(key) for cell in side.quiet} for side in (one, other)]
-    logs = [math.log(sides[0][r] / sides[1][r]) for r in sorted(sides[0].keys() & sides[1].keys()) if sides[0][r] and sides[1][r]]
+    pairs = [(sides[0][r], sides[1][r]) for r in sorted(sides[0].keys() & sides[1].keys())]
+    logs = [math.log(mine / its) for mine, its in pairs if mine and its]
     if not logs:
         return None
     shift = hodges_lehmann(logs)

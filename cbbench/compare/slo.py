@@ -6,7 +6,6 @@ import difflib
 import json
 import re
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 
 from cbbench.errors import UserError
 from cbbench.results.metric_names import find_metric
+from cbbench.results.metrics import request_latencies
 from cbbench.results.store import Run
 from cbbench.results.tables import Grid, number, seconds
 
@@ -33,7 +33,8 @@ class Slo:
 
 @dataclass(frozen=True)
 class Scored:
-    """One arm, medians over its rounds. `goodput` is None where nothing completed."""
+    """One arm, medians over its rounds. `goodput` is None where nothing completed, or where a time
+    that a bound is about is not known, as of peers that tell no times of tokens."""
 
     run: str
     arm: str
@@ -80,20 +81,19 @@ def _median(values: list[Any]) -> float | None:
 def _goodput(folder: Path, metrics: dict[str, Any], slos: list[Slo]) -> tuple[float | None, float | None]:
     """Good requests a second, and their share of all requests. Refused, failed and cancelled ones are not good."""
     requests = [json.loads(line) for line in (folder / "requests.jsonl").read_text().splitlines()]
-    good = sum(r["state"] == "finished" and all(_keeps(r, slo) for slo in slos) for r in requests)
+    kept = [[_keeps(r, slo) for slo in slos] if r["state"] == "finished" else [False] for r in requests]
+    if any(None in found and False not in found for found in kept):
+        return None, None
+    good = sum(all(found) for found in kept)
     duration_s = metrics.get("duration_s")
     return (good / duration_s if duration_s else None), (good / len(requests) if requests else None)
 
 
-def _keeps(request: dict[str, Any], slo: Slo) -> bool:
-    """A request of one token has no TPOT and no gaps, so it breaks no bound on them."""
-    times, arrival_s = request["token_times_s"], request["arrival_s"]
-    values: list[float] = {
-        "ttft": lambda: [times[0] - arrival_s], "e2e": lambda: [times[-1] - arrival_s],
-        "queue_wait": lambda: [request["first_scheduled_s"] - arrival_s],
-        "tpot": lambda: [(times[-1] - times[0]) / (len(times) - 1)] if len(times) > 1 else [],
-        "itl": lambda: [b - a for a, b in pairwise(times)],
-    }[slo.measure]()  # fmt: skip
+def _keeps(request: dict[str, Any], slo: Slo) -> bool | None:
+    """A request of one token has no TPOT and no gaps, so it breaks no bound on them. None: its times are not known."""
+    values = request_latencies(request)[f"{slo.measure}_s"]
+    if not values and not (slo.measure in ("tpot", "itl") and request["token_times_s"]):
+        return None
     return all(value <= slo.bound_s for value in values)
 
 

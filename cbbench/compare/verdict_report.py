@@ -104,6 +104,8 @@ def footer(verdicts: list[Verdict], judgement: Judgement) -> list[str]:
     if widths:
         seen = [f"{title} {100 * math.expm1(max(found)):.1f} %" for title, found in widths.items()]
         said.append(f"smallest change that these rounds can show: {', '.join(seen)}")
+    if doubts := list(dict.fromkeys(v.doubt for v in verdicts if v.doubt)):
+        said.append(f"no gate relies on these times: {'; '.join(doubts)}")
     return [*said, f"gate: {judgement.says}"]
 
 
@@ -112,7 +114,8 @@ def as_json(found: Comparison) -> str:
     hits = [
         {"rule": rule, "workload": v.subject.workload, "arm": v.subject.arm, "metric": v.metric.key} for rule, v in found.judgement.hits
     ]
-    gate = {"exit_code": found.judgement.exit_code, "says": found.judgement.says, "hits": hits}
+    undecided = [{"workload": v.subject.workload, "arm": v.subject.arm, "metric": v.metric.key} for v in found.judgement.undecided]
+    gate = {"exit_code": found.judgement.exit_code, "says": found.judgement.says, "hits": hits, "undecided": undecided}
     rows = [_row(v) for v in found.verdicts]
     whole = {"schema_version": SCHEMA_VERSION, "gate": gate, "verdicts": rows, "runs": tables.as_data(found.runs)}
     return json.dumps(whole, indent=1, allow_nan=False) + "\n"
@@ -123,8 +126,8 @@ def _row(v: Verdict) -> dict[str, Any]:
     return {
         **subject, "metric": v.metric.key, "outcome": str(v.outcome), "why": v.why, "base_value": middle(v.base_values),
         "value": middle(v.values), "ratio": v.ratio(), "ratio_low": v.ratio("low"), "ratio_high": v.ratio("high"),
-        "rounds": v.shift.num if v.shift else None, "rounds_needed": v.rounds_needed, "margin": v.margin, "exact": v.metric.exact,
-        "gated": v.metric.gated, "base_values": {str(r): value for r, value in v.base_values.items()},
+        "rounds": v.shift.num if v.shift else None, "rounds_needed": v.rounds_needed, "doubt": v.doubt, "margin": v.margin,
+        "exact": v.metric.exact, "gated": v.metric.gated, "base_values": {str(r): value for r, value in v.base_values.items()},
         "values": {str(r): value for r, value in v.values.items()},
     }  # fmt: skip
 
@@ -142,21 +145,22 @@ def as_frame(found: Comparison) -> pd.DataFrame:
 
 
 def as_junit(found: Comparison) -> str:
-    """A test case an arm and metric: failure is regressed or a hit, error missing or failed, skipped what has no answer."""
-    verdicts, hit = found.verdicts, {id(v) for _, v in found.judgement.hits}
+    """A test case an arm and metric: failure is a hit, error what the gate cannot vouch for, skipped what has no answer."""
+    verdicts = found.verdicts
     several = len({v.subject.run for v in verdicts}) > 1
     suite = ElementTree.Element("testsuite", name="cbbench compare")
-    counts = Counter(_junit_kind(v, id(v) in hit) for v in verdicts)
+    kinds = _junit_kinds(found)
+    counts = Counter(kinds)
     for name, kind in (("tests", None), ("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         suite.set(name, str(len(verdicts) if kind is None else counts[kind]))
-    for v in verdicts:
+    for v, kind in zip(verdicts, kinds, strict=True):
         where = f"{v.subject.run}." if several else ""
         names = {"classname": f"{where}{v.subject.workload}.{v.subject.arm}", "name": v.metric.key, "time": "0"}
         case = ElementTree.SubElement(suite, "testcase", names)
         said = f"{v.outcome}: {value_text(v, middle(v.base_values))} -> {value_text(v, middle(v.values))}"
         said += f" ({change_text(v.ratio())})" if v.shift else ""
-        said += f": {v.why}" if v.why else ""
-        if kind := _junit_kind(v, id(v) in hit):
+        said += f": {v.doubt or v.why}" if v.doubt or v.why else ""
+        if kind:
             element = ElementTree.SubElement(
                 case, kind, {"message": said} if kind == "skipped" else {"message": said, "type": str(v.outcome)}
             )
@@ -170,12 +174,17 @@ def as_junit(found: Comparison) -> str:
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(whole, encoding="unicode")}\n'
 
 
-def _junit_kind(v: Verdict, is_hit: bool) -> str:
-    if is_hit or v.outcome is Outcome.regressed:
-        return "failure"
-    if v.outcome in (Outcome.missing, Outcome.failed):
-        return "error"
-    return "skipped" if v.outcome in (Outcome.unresolved, Outcome.not_comparable) else ""
+def _junit_kinds(found: Comparison) -> list[str]:
+    """What no rule looks at is neither failure nor error, whatever its verdict."""
+    judgement = found.judgement
+    hits = {id(v) for _, v in judgement.hits}
+    errors = {id(v) for v in (*judgement.holes, *judgement.undecided)} if judgement.gated else set()
+    clear = {id(v) for v in judgement.passed}
+    answered = (Outcome.same, Outcome.improved)
+    return [
+        "failure" if id(v) in hits else "error" if id(v) in errors else "" if id(v) in clear or v.outcome in answered else "skipped"
+        for v in found.verdicts
+    ]
 
 
 def as_markdown(found: Comparison, counted: list[Verdict] | None = None) -> str:

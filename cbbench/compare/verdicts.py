@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from cbbench.compare.stats import MIN_ROUNDS, Shift, hodges_lehmann, prediction_interval, rounds_needed
+from cbbench.compare.stats import MIN_ROUNDS, MOST_ROUNDS, RECOMMENDED_ROUNDS, Shift, hodges_lehmann, prediction_interval, rounds_needed
 from cbbench.results.compared_metrics import Metric
 
 MIN_HISTORY = 5  # runs, before a stored baseline says anything about time
+TOO_FEW = f"{{}} of the {MIN_ROUNDS} rounds needed, {RECOMMENDED_ROUNDS} are recommended"
 WILD = 3.0  # before and after of the same arm do not differ by more; something else was measured
 
 Values = dict[int, Any]  # round -> value
@@ -54,6 +55,13 @@ class Verdict:
     shift: Shift | None = None
     margin: float = 0.0
     rounds_needed: int | None = None
+    doubt: str | None = None  # why no gate may rely on it, whatever it says
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it could still be a regression: unresolved, and the worse end of the interval beyond the margin, or unknown."""
+        high = self.shift.high if self.shift else None
+        return self.outcome is Outcome.unresolved and (high is None or high >= math.log1p(self.margin))
 
     def ratio(self, bound: str = "estimate") -> float | None:
         """new / base: the estimate, or the `low` or `high` end of its interval."""
@@ -99,7 +107,7 @@ def by_margin(verdict: Verdict) -> Verdict:
         times = math.exp(abs(shift.estimate))
         return replace(verdict, outcome=Outcome.not_comparable, why=f"{times:.3g} x apart: something else was measured")
     if shift.low is None or shift.high is None:
-        return replace(verdict, outcome=Outcome.unresolved, why=f"{shift.num} of the {MIN_ROUNDS} rounds needed", rounds_needed=MIN_ROUNDS)
+        return replace(verdict, outcome=Outcome.unresolved, why=TOO_FEW.format(shift.num), rounds_needed=RECOMMENDED_ROUNDS)
     worse, better = math.log1p(margin), -math.log1p(margin)
     if shift.low > 0 and shift.estimate >= worse:
         return replace(verdict, outcome=Outcome.regressed, why=None, rounds_needed=None)
@@ -108,7 +116,8 @@ def by_margin(verdict: Verdict) -> Verdict:
     if better < shift.low and shift.high < worse:
         return replace(verdict, outcome=Outcome.same, why=None, rounds_needed=None)
     needed = rounds_needed(shift, worse)
-    why = f"about {needed} rounds would tell" if needed else "no number of rounds shows no change at all"
+    why = f"about {needed} rounds would tell" if needed else f"too close to the margin to tell: at least {MOST_ROUNDS} rounds"
+    why = why if margin > 0 else "no number of rounds shows no change at all"
     return replace(verdict, outcome=Outcome.unresolved, why=why, rounds_needed=needed)
 
 
@@ -130,15 +139,19 @@ def judge_exact(subject: Subject, metric: Metric, base: Values, new: Values) -> 
     return replace(verdict, outcome=Outcome.regressed if worse else Outcome.improved, why=f"{b - a:+,}")
 
 
-def judge_history(subject: Subject, metric: Metric, history: list[float], base: Values, new: Values, margin: float) -> Verdict | None:
+def judge_history(
+    subject: Subject, metric: Metric, history: list[float], base: Values, new: Values, margin: float, num_longer: int = 0
+) -> Verdict | None:  # fmt: skip
     """A run against the medians of earlier runs on the same machine: outside where one more of them would fall, and
-    beyond the margin. How much runs differ is the error; rounds of one run say nothing about that."""
+    beyond the margin. How much runs differ is the error; rounds of one run say nothing about that. `num_longer`: runs that are no
+    part of `history` because they had more rounds, whose medians vary less."""
     verdict = Verdict(subject, metric, Outcome.unresolved, None, base, new, margin=margin)
     if (lacking := _lacking(verdict)) is not None:
         return lacking if middle(base) is not None or middle(new) is not None else None
     if len(history) < MIN_HISTORY:
         kept = f"{len(history)} comparable run{'s' * (len(history) != 1)} kept, {MIN_HISTORY} are needed to judge time"
-        return replace(verdict, why=f"{kept}; --against judges within one run")
+        longer = f" ({num_longer} more had more rounds than the {len(new)} of this run)" if num_longer else ""
+        return replace(verdict, why=f"{kept}{longer}; --against judges within one run")
     if not _positive(middle(new)) or not all(map(_positive, history)):
         return replace(verdict, outcome=Outcome.not_comparable, why="not a positive value")
     sign = -1.0 if metric.higher_is_better else 1.0

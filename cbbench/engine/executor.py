@@ -13,7 +13,7 @@ from cbbench.attention.base import Attention, ForwardPass
 from cbbench.clock import Clock, VirtualClock
 from cbbench.kvcache.base import KVCache
 from cbbench.plan import Plan
-from cbbench.request import Sequence
+from cbbench.request import UNKNOWN, Sequence
 
 if TYPE_CHECKING:
     from cbbench.model.model import Model
@@ -73,7 +73,7 @@ class ModelExecutor:
 
 class VirtualExecutor:
     """No tensors: a step costs `step_s` and `position_s` for each position computed, the tokens are the recorded ones
-    (0 where none are), and the end comes where the recording ended."""
+    (UNKNOWN where none are), and the end comes where the recording ended."""
 
     max_positions: int | None = None
 
@@ -100,4 +100,4 @@ class VirtualExecutor:
     @staticmethod
     def _token(sequence: Sequence) -> int:
         recorded = sequence.request.output_ids or ()
-        return recorded[len(sequence.output_ids)] if len(sequence.output_ids) < len(recorded) else 0
+        return recorded[len(sequence.output_ids)] if len(sequence.output_ids) < len(recorded) else UNKNOWN

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 
 from cbbench.clock import Clock
 from cbbench.engine.arrival_queue import ArrivalQueue
@@ -27,12 +28,15 @@ class CacheRoom:
         self.preempted: list[int] = []  # sequence indices, of the plan in the making
 
     def reserve(self, sequence: Sequence, num_tokens: int) -> bool:
-        return self.cache.reserve(sequence, num_tokens)
+        is_new = sequence.index not in self.cache.written
+        has_room = self.cache.reserve(sequence, num_tokens)
+        if has_room and is_new:
+            sequence.num_computed = self.cache.written[sequence.index]  # what the cache knows already
+        return has_room
 
     def preempt(self, sequence: Sequence) -> None:
         self.cache.release(sequence)
         sequence.state = State.WAITING
-        sequence.recomputed_tokens += sequence.num_computed
         sequence.num_computed = 0
         sequence.num_preemptions += 1
         self.preempted.append(sequence.index)
@@ -149,6 +153,7 @@ class Engine:
             row.sequence.state = State.RUNNING
             if row.sequence.first_scheduled_s is None:
                 row.sequence.first_scheduled_s = now_s
+                row.sequence.cached_tokens = row.start
 
     def take_tokens(self, plan: Plan, result: StepResult) -> list[Sequence]:
         """Books what the step computed; returns the sequences it ended."""
@@ -157,7 +162,9 @@ class Engine:
         for row in plan.live:
             self.cache.advance(row)
             row.sequence.num_computed = row.stop
-            if row.stop > self.high_water.get(row.sequence.index, 0):
+            reached = self.high_water.get(row.sequence.index, 0)
+            row.sequence.recomputed_tokens += max(min(row.stop, reached) - row.start, 0)
+            if row.stop > reached:
                 self.high_water[row.sequence.index] = row.stop
                 progress = True
         self.guard(progress)
@@ -184,6 +191,7 @@ class Engine:
     def write_record(self, plan: Plan, result: StepResult) -> None:
         end_s = self.clock.now()
         scheduler = self.scheduler
+        sharing = self.cache.sharing()
         seats = self.slots.seat(scheduler.running)
         slot_of = {sequence.index: seat for sequence, seat in zip(scheduler.running, seats, strict=True)}
         num_held = sum(row.is_held for row in plan.rows)
@@ -196,12 +204,14 @@ class Engine:
                 external_tokens=self.cache.external_tokens(scheduler.waiting[0]) if scheduler.waiting else 0,
                 copied_bytes=self.cache.copied_bytes,
                 copied_tokens=self.cache.copied_layer_tokens // self.cache.spec.num_layers, preempted=self.room.preempted,
+                **asdict(sharing),
             )
         )  # fmt: skip
         self.mark_s, self.cache.copied_bytes, self.cache.copied_layer_tokens, self.room.preempted = end_s, 0, 0, []
 
     def record(self, interrupted: bool = False) -> RunRecord:
-        requests = [RequestRecord.of(s, self.submitted_s.get(s.index)) for s in self.sequences]
+        ideal = self.cache.ideal_tokens
+        requests = [RequestRecord.of(s, self.submitted_s.get(s.index), ideal.get(s.index)) for s in self.sequences]
         return RunRecord(self.steps, requests, interrupted)
 
     def check(self) -> None:

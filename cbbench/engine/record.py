@@ -33,6 +33,10 @@ class StepRecord:
     copied_bytes: int
     copied_tokens: int  # the same in tokens
     preempted: list[int]
+    extra_tokens: int = 0  # entries that `kv` counts for more than one sequence, beyond the first
+    shared_tokens: int = 0  # entries that more than one sequence reads, each once
+    cached_tokens: int = 0  # free, but what stands there can still be found
+    evicted_tokens: int = 0  # forgotten to make room, since the run began
 
 
 @dataclass(slots=True)
@@ -52,14 +56,17 @@ class RequestRecord:
     output_ids: list[int]
     num_preemptions: int
     recomputed_tokens: int
+    cached_tokens: int | None  # found in the cache when it started, and not computed; None: the cache never looks
+    ideal_cached_tokens: int | None  # what it would have found in memory without end
 
     @classmethod
-    def of(cls, sequence: Sequence, submitted_s: float | None) -> RequestRecord:
+    def of(cls, sequence: Sequence, submitted_s: float | None, ideal_cached_tokens: int | None = None) -> RequestRecord:
         request = sequence.request
         return cls(
             request.id, sequence.index, str(sequence.state), sequence.reason, len(request.prompt_ids),
             request.max_new_tokens, sequence.arrival_s, submitted_s, sequence.first_scheduled_s,
             sequence.token_times_s, sequence.output_ids, sequence.num_preemptions, sequence.recomputed_tokens,
+            None if ideal_cached_tokens is None else sequence.cached_tokens, ideal_cached_tokens,
         )  # fmt: skip
 
 

@@ -39,6 +39,16 @@ class KVSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Sharing:
+    """What several sequences, or nobody, read, in entries."""
+
+    extra_tokens: int = 0  # readers beyond the first: what the sum over sequences counts too much
+    shared_tokens: int = 0  # entries with two readers or more, each once
+    cached_tokens: int = 0  # free, but what stands there can still be found
+    evicted_tokens: int = 0  # forgotten to make room, since the cache was made
+
+
+@dataclass(frozen=True, slots=True)
 class EntryTable:
     """Where the positions of each row lie: position p of row r in entry `first_RM[r, p // run] + p % run`."""
 
@@ -123,6 +133,7 @@ class KVCache(Strategy, ABC):
         self.longest_tokens = longest_tokens
         self.options = options
         self.written: dict[int, int] = {}  # sequence index -> positions whose keys and values are stored
+        self.ideal_tokens: dict[int, int] = {}  # sequence index -> tokens that endless memory would have known; empty: it never looks
         self.copied_bytes = 0
         self.copied_layer_tokens = 0  # the same in tokens, each counted in every layer
         self.peak_extra_bytes = 0  # memory alive for a moment beside what is reserved: the largest copy
@@ -144,7 +155,8 @@ class KVCache(Strategy, ABC):
     def reserve(self, sequence: Sequence, num_tokens: int) -> bool:
         """Room for positions 0 to `num_tokens`, or False with nothing changed. Asking again for less is free.
 
-        A sequence becomes resident with the entry that a subclass makes in `self.written`."""
+        A sequence becomes resident with the entry that a subclass makes in `self.written`: 0, or how many of its first
+        positions are stored already."""
 
     @abstractmethod
     def release(self, sequence: Sequence) -> None:
@@ -157,6 +169,10 @@ class KVCache(Strategy, ABC):
     @abstractmethod
     def free_tokens(self) -> int:
         """Entries reserved for nobody."""
+
+    def sharing(self) -> Sharing:
+        """Nothing is shared and nothing found again, unless a subclass says so."""
+        return Sharing()
 
     def external_tokens(self, head: Sequence) -> int:
         """Free entries that `head`, the next waiting request, could use if only they lay together."""
@@ -180,8 +196,9 @@ class KVCache(Strategy, ABC):
         for index, written in self.written.items():
             if written > reserved[index]:
                 raise CacheError(f"sequence {index}: {written} positions stored in {reserved[index]} entries")
-        if sum(reserved.values()) + self.free_tokens() != self.capacity_tokens():
-            raise CacheError(f"{sum(reserved.values())} reserved + {self.free_tokens()} free != {self.capacity_tokens()}")
+        held = sum(reserved.values()) - self.sharing().extra_tokens
+        if held + self.free_tokens() != self.capacity_tokens():
+            raise CacheError(f"{held} reserved + {self.free_tokens()} free != {self.capacity_tokens()}")
 
     def capacity_tokens(self) -> int:
         """Entries that can be reserved at most: the budget less what the strategy's own granularity loses."""

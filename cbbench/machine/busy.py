@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import psutil
 
 
 class OthersTime:
-    """CPU time of the whole machine between two moments, less that of this process and its children, as a share of all that there
-    was. A machine that lends its cores to other guests says how much it took (steal); that counts too."""
+    """CPU time of the whole machine between two moments, less that of this process, its children and `own_pids` (with theirs),
+    as a share of all that there was. A machine that lends its cores to other guests says how much it took (steal); that counts too."""
 
-    def __init__(self) -> None:
+    def __init__(self, own_pids: Iterable[int] = ()) -> None:
+        self.own_pids = tuple(own_pids)
         self.before = self._now()
 
-    @staticmethod
-    def _now() -> tuple[float, float, float]:
+    def _now(self) -> tuple[float, float, float]:
         """Seconds: there were, were used or taken by anybody, were ours."""
         whole = psutil.cpu_times()
         idle = whole.idle + getattr(whole, "iowait", 0.0)
         own = psutil.Process().cpu_times()
-        ours = own.user + own.system + own.children_user + own.children_system
+        ours = own.user + own.system + own.children_user + own.children_system + sum(map(_family_s, self.own_pids))
         total = sum(whole) - getattr(whole, "guest", 0.0) - getattr(whole, "guest_nice", 0.0)
         return total, total - idle, ours
 
@@ -26,6 +28,16 @@ class OthersTime:
         """None where too little time has passed to tell: the system counts in hundredths of a second."""
         total, used, ours = (now - before for now, before in zip(self._now(), self.before, strict=True))
         return min(max(used - ours, 0.0) / total, 1.0) if total >= at_least_s * (psutil.cpu_count() or 1) else None
+
+
+def _family_s(pid: int) -> float:
+    """CPU time of a running process and of all that it started."""
+    try:
+        leader = psutil.Process(pid)
+        family = [leader, *leader.children(recursive=True)]
+        return sum(sum(process.cpu_times()[:4]) for process in family)
+    except psutil.Error:  # ended meanwhile
+        return 0.0
 
 
 LOOK_S = 0.2  # between two looks: the system counts in hundredths of a second

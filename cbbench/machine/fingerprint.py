@@ -48,7 +48,13 @@ def cpu_details() -> dict[str, Any]:
     said = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
     flags = {*said.get("flags", said.get("Features", "")).split()}
     model = "/".join(said[key] for key in ("cpu family", "model", "stepping") if key in said) or None
-    return {"cpu_model": model, "vector": " ".join(name for name in VECTOR_FLAGS if name in flags) or None, "cache": said.get("cache size")}
+    return {"cpu_model": model, "vector": " ".join(name for name in VECTOR_FLAGS if name in flags) or None, "cache": last_cache()}
+
+
+def last_cache(caches: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> str | None:
+    """The size of the last-level cache, like 32768K. (/proc/cpuinfo has it on Intel, but the second level on AMD.)"""
+    sizes = [(index.name, (index / "size").read_text().strip()) for index in caches.glob("index*") if (index / "size").is_file()]
+    return max(sizes)[1] if sizes else None
 
 
 def code() -> dict[str, Any]:

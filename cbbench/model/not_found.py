@@ -19,7 +19,9 @@ def check_place(name: str, base_dir: Path, known: Iterable[str]) -> None:
     if path.is_dir():
         return
     if path.is_file():
-        raise UserError(f"model {name}: is a file; should be a folder with config.json and safetensors, or a .gguf file{near(name, base_dir, known)}")
+        raise UserError(
+            f"model {name}: is a file; should be a folder with config.json and safetensors, or a .gguf file{near(name, base_dir, known)}"
+        )
     if name.startswith((".", "/", "~")) or not HUB_ID.fullmatch(name) or "--" in name or ".." in name:
         raise UserError(f"model {name}: there is no folder {path}{near(name, base_dir, known)}")
 

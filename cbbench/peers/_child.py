@@ -68,6 +68,7 @@ class ChildPeer(Peer):
             num_threads=setting.num_threads,
             max_num_seqs=setting.max_num_seqs, longest=longest, kv_tokens=kv_tokens, kv_bytes=kv_tokens * setting.bytes_per_token,
             max_num_batched_tokens=max([512, *(len(r.prompt_ids) for r in requests)]), eos_ids=sorted(setting.eos_ids),
+            options=self.options.model_dump(),
         )["version"]  # fmt: skip
 
     def run(self, requests: list[Request], clock: RealClock) -> list[Answer]:
@@ -76,6 +77,12 @@ class ChildPeer(Peer):
              "arrival_s": r.arrival_s} for r in requests
         ]  # fmt: skip
         return [Answer(**answer) for answer in self._ask(requests=asked)["answers"]]
+
+    def forget_prompts(self) -> None:
+        self._ask(forget=True)
+
+    def processes(self) -> list[int]:
+        return [self.process.pid]
 
     def stop(self) -> None:
         if hasattr(self, "process"):

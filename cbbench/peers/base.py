@@ -61,6 +61,7 @@ class Peer(Strategy, ABC):
 
     version: str | None = None  # of another system, known after `start`
     is_in_process = True  # in this one, so that the memory of its run can be told from that of its model
+    notes: tuple[str, ...] = ()  # after a run: what a reader of its row has to know
 
     def __init__(self, setting: Setting, options: StrictOptions) -> None:
         self.setting = setting
@@ -73,6 +74,13 @@ class Peer(Strategy, ABC):
     def run(self, requests: list[Request], clock: RealClock) -> list[Answer]:
         """All requests, none before its arrival_s. Returns one answer each, in any order."""
 
+    def forget_prompts(self) -> None:
+        """Called before each measured run: what a warm-up left of its prompts in a cache goes, as an arm starts with an empty one."""
+
+    def processes(self) -> list[int]:
+        """Process ids of what it started, whose CPU time is its own."""
+        return []
+
     def stop(self) -> None:
         """Gives back what `start` took."""
 
@@ -82,6 +90,16 @@ def until_end(ids: list[int], request: Request, eos_ids: frozenset[int]) -> list
     ids = ids[: request.max_new_tokens]
     ends = [] if request.ignore_eos else [place for place, token in enumerate(ids) if token in eos_ids]
     return ids[: ends[0] + 1] if ends else ids
+
+
+def shortfall(answer: Answer, request: Request, eos_ids: frozenset[int]) -> str | None:
+    """Why an answer does not count: it is whole with as many tokens as were asked for, or up to an end of sequence where that counts.
+    Of tokens without ids only the number is known."""
+    number, asked = len(answer.output_ids), request.max_new_tokens
+    if number > asked:
+        return f"{number} tokens, {asked} were asked for"
+    may_end = not request.ignore_eos and number > 0 and ({*answer.output_ids[-1:]} & {*eos_ids, UNKNOWN})
+    return None if number == asked or may_end else f"it ended after {number} of {asked} tokens"
 
 
 def describe_answer(answer: Answer, request: Request) -> dict[str, Any]:

@@ -11,7 +11,8 @@ NO_EOS = -1  # transformers' word for: it never ends by itself
 
 
 class HfContinuous(Peer):
-    """The manager behind `model.generate_batch`: paged cache, packed tokens, requests enter and leave every step.
+    """The manager behind `model.generate_batch`: paged cache, packed tokens, requests enter and leave every step, equal prefixes are
+    shared. Each round begins with an empty cache.
 
     Cost: how many tokens share a step is its own choice; its pages are larger than ours; it has a thread of its own, and a
     request is handed over when it arrives. Its cache is made before the clock runs.
@@ -41,6 +42,11 @@ class HfContinuous(Peer):
         config = GenerationConfig(do_sample=False, pad_token_id=0, eos_token_id=NO_EOS, max_new_tokens=1)
         self.manager = model.hf.init_continuous_batching(config, batching)
         self.manager.start()
+
+    def forget_prompts(self) -> None:
+        """Blocks of prompts that have ended stay in its cache for prompts that begin alike."""
+        with self.manager.pause():
+            self.manager.batch_processor.cache.evict_cached_blocks()
 
     def run(self, requests: list[Request], clock: RealClock) -> list[Answer]:
         model = self.setting.model()

@@ -12,9 +12,9 @@ from cbbench.request import Request
 
 
 class HfGenerate(Peer):
-    """`model.generate` on left-padded batches of max_num_seqs requests in order of arrival, each run to its longest.
+    """`model.generate` on left-padded batches: up to max_num_seqs of the requests that have arrived, each batch run to its longest.
 
-    Cost: rows that have ended are computed until the last one has; a batch begins when all its requests have arrived.
+    Cost: rows that have ended are computed until the last one has; requests that arrive later wait for the whole batch.
     Tokens count for a request until its own length or end-of-sequence, and are stamped as each step ends.
     Use when: you want to know what batching costs without any engine (the usual way to write it).
     """
@@ -23,12 +23,14 @@ class HfGenerate(Peer):
         self.setting.model()
 
     def run(self, requests: list[Request], clock: RealClock) -> list[Answer]:
-        order = sorted(range(len(requests)), key=lambda index: requests[index].arrival_s)
+        """Batches as the scheduler `static` makes them."""
+        waiting = sorted(range(len(requests)), key=lambda index: requests[index].arrival_s)
         answers: list[Answer] = []
-        size = self.setting.max_num_seqs
-        for first in range(0, len(order), size):
-            batch = order[first : first + size]
-            clock.wait_until(max(requests[index].arrival_s for index in batch))
+        while waiting:
+            clock.wait_until(requests[waiting[0]].arrival_s)
+            now_s = clock.now()
+            batch = [index for index in waiting[: self.setting.max_num_seqs] if requests[index].arrival_s <= now_s]
+            waiting = waiting[len(batch) :]
             answers += self._batch(batch, requests, clock)
         return answers
 
@@ -41,24 +43,26 @@ class HfGenerate(Peer):
         width = max(len(request.prompt_ids) for request in chosen)
         rows = [[0] * (width - len(request.prompt_ids)) + list(request.prompt_ids) for request in chosen]
         mask = [[0] * (width - len(request.prompt_ids)) + [1] * len(request.prompt_ids) for request in chosen]
-        stops = model.eos_ids and not any(request.ignore_eos for request in chosen)
-        config = GenerationConfig(
-            max_new_tokens=max(request.max_new_tokens for request in chosen), do_sample=False, num_beams=1, pad_token_id=0,
-            eos_token_id=sorted(model.eos_ids) if stops else None,
-        )  # fmt: skip
+        longest = max(request.max_new_tokens for request in chosen)
+        config = GenerationConfig(max_new_tokens=longest, do_sample=False, num_beams=1, pad_token_id=0, eos_token_id=None)
         stamps: list[float] = []
 
-        class Stamp(StoppingCriteria):  # type: ignore[misc]
-            """Sees every step, ends none."""
+        class OwnEnds(StoppingCriteria):  # type: ignore[misc]
+            """Sees every step, and ends each row by its own request: at its length, or its end-of-sequence token where that counts."""
 
             def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
+                newest = input_ids[:, -1].tolist()  # waits for the device
                 stamps.append(clock.now())
-                return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+                ended = [
+                    len(stamps) >= request.max_new_tokens or (not request.ignore_eos and token in model.eos_ids)
+                    for request, token in zip(chosen, newest, strict=True)
+                ]
+                return torch.tensor(ended, device=input_ids.device)
 
         begun_s = clock.now()
         ids = torch.tensor(rows, device=model.device)
         output: Any = model.hf.generate(
-            ids, attention_mask=torch.tensor(mask, device=model.device), generation_config=config, stopping_criteria=[Stamp()]
+            ids, attention_mask=torch.tensor(mask, device=model.device), generation_config=config, stopping_criteria=[OwnEnds()]
         )
         answers = []
         for index, request, line in zip(batch, chosen, output[:, width:].tolist(), strict=True):

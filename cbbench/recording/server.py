@@ -16,6 +16,7 @@ from typing import Any
 
 from cbbench.clock import RealClock
 from cbbench.errors import UserError
+from cbbench.peers._completion import NotWholeError, refuse_end
 from cbbench.peers._openai_client import Server
 from cbbench.recording.sources import Source
 from cbbench.workload.rows import RequestRow
@@ -39,12 +40,16 @@ def answer(server: Server, row: RequestRow, prompt_ids: Callable[[], list[int]])
         choice, usage = reply["choices"][0], reply.get("usage") or {}
         text = choice["message"]["content"] if "message" in choice else choice["text"]
         counts = {key: usage.get(key) for key in ("prompt_tokens", "completion_tokens")}
-        finish = choice.get("finish_reason")
-        if any(count is not None and (type(count) is not int or count < 0) for count in counts.values()):
+        reason = choice.get("finish_reason")
+        if not isinstance(text, str) or any(count is not None and (type(count) is not int or count < 0) for count in counts.values()):
             raise TypeError
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise UserError(f"{server.url}/{path}: the answer to request {row.id!r} is no completion: {json.dumps(reply)[:200]}") from error
-    return {"text": text, "finish_reason": finish, **counts, "e2e_s": round(clock.now(), 6)}
+    try:
+        refuse_end(reason, counts["completion_tokens"] or None, row.max_new_tokens, bool(row.ignore_eos))
+    except NotWholeError as error:
+        raise UserError(f"{server.url}/{path}: the answer to request {row.id!r} is not whole: {error}") from error
+    return {"text": text, "finish_reason": reason, **counts, "e2e_s": round(clock.now(), 6)}
 
 
 def record_from_server(server: Server, source: Source, prompt_ids: PromptIds, target: Path, track: Track) -> None:

@@ -14,7 +14,7 @@ from cbbench.compare.slo import as_grid as slo_grid
 from cbbench.compare.verdict_report import Comparison
 from cbbench.compare.worth_a_row import worth_a_row
 from cbbench.report.runs import ALL, as_markdown, print_groups
-from cbbench.report.screen import print_grid
+from cbbench.report.screen import print_grid, print_sentences
 from cbbench.results import tables
 from cbbench.results.store import Run
 
@@ -26,10 +26,12 @@ def print_comparison(found: Comparison, format: str, columns: Sequence[str] = ()
         print(verdict_report.as_markdown(found))
         return
     print_groups(found.runs, columns, base)
-    if found.verdicts or found.judgement.gated:
-        rows, said = (found.verdicts, []) if ALL in columns else worth_a_row(found.verdicts)
+    rows, said = (found.verdicts, []) if ALL in columns else worth_a_row(found.verdicts)
+    if rows:
         grid = verdict_report.as_grid(rows, found.judgement, found.verdicts)
         print_grid(replace(grid, note="\n".join([*said, grid.note])))
+    else:
+        print_sentences([*said, *([f"gate: {found.judgement.says}"] if found.judgement.gated else [])])
 
 
 def print_effects(runs: list[Run], format: str) -> None:
@@ -42,10 +44,10 @@ def print_slo(runs: list[Run], slos: list[Slo], format: str) -> None:
         print_grid(slo_grid(score(run, slos), slos), format == "markdown")
 
 
-def print_baselines(found: dict[str, dict[str, Baseline]]) -> None:
+def print_baselines(found: dict[str, list[Baseline]]) -> None:
     headers = ["baseline", "workload", "arms", "runs", "saved", "age", "reason"]
-    lines = [[name, key, str(len(b.arms)), str(len(b.runs)), b.saved, f"{b.age_days:.0f} d", b.reason]
-             for name, group in found.items() for key, b in group.items()]  # fmt: skip
+    lines = [[name, b.path.stem, str(len(b.arms)), str(len(b.runs)), b.saved, f"{b.age_days:.0f} d", b.reason]
+             for name, group in found.items() for b in group]  # fmt: skip
     print_grid(
         tables.Grid("Baselines", headers, lines, "" if lines else "none yet: cbbench baseline save NAME RUN --reason TEXT", 2, turns=False)
     )

@@ -30,12 +30,12 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "num_steps": "Int64", "start_s": "Float64", "end_s": "Float64", "computed_tokens": "Int64"},
     "kv": WHOSE | {
         "step": "Int64", "start_s": "Float64", "end_s": "Float64", "used_tokens": "Int64", "future_tokens": "Int64",
-        "internal_tokens": "Int64", "external_tokens": "Int64", "free_tokens": "Int64"},
+        "internal_tokens": "Int64", "external_tokens": "Int64", "cached_tokens": "Int64", "free_tokens": "Int64"},
     "requests": WHOSE | {
         "request": "Int64", "id": "string", "state": "string", "reason": "string", "outcome": "string", "prompt_tokens": "Int64",
         "max_new_tokens": "Int64", "output_tokens": "Int64", "arrival_s": "Float64", "submitted_s": "Float64",
         "first_scheduled_s": "Float64", "queue_wait_s": "Float64", "ttft_s": "Float64", "tpot_s": "Float64", "e2e_s": "Float64",
-        "num_preemptions": "Int64", "recomputed_tokens": "Int64"},
+        "num_preemptions": "Int64", "recomputed_tokens": "Int64", "cached_tokens": "Int64"},
     "tokens": WHOSE | {
         "request": "Int64", "id": "string", "position": "Int64", "token_id": "Int64", "time_s": "Float64", "itl_s": "Float64"},
 }
@@ -131,8 +131,8 @@ def _slots(recorded: SavedRound) -> Iterator[dict[str, Any]]:
 
 
 def _kv(recorded: SavedRound) -> Iterator[dict[str, Any]]:
-    parts = dict(zip(("used_tokens", "future_tokens", "internal_tokens", "external_tokens", "free_tokens"), recorded.memory.parts.values(),
-                     strict=True))  # fmt: skip
+    names = ("used_tokens", "future_tokens", "internal_tokens", "external_tokens", "cached_tokens", "free_tokens")
+    parts = dict(zip(names, recorded.memory.parts.values(), strict=True))
     for i, step in enumerate(recorded.steps):
         yield {key: step[key] for key in ("step", "start_s", "end_s")} | {name: int(values[i]) for name, values in parts.items()}
 
@@ -140,7 +140,7 @@ def _kv(recorded: SavedRound) -> Iterator[dict[str, Any]]:
 def _requests(recorded: SavedRound) -> Iterator[dict[str, Any]]:
     """Latencies of every request that has them; the tables' population is those with state finished."""
     same = ("state", "prompt_tokens", "max_new_tokens", "arrival_s", "submitted_s", "first_scheduled_s", "num_preemptions",
-            "recomputed_tokens")  # fmt: skip
+            "recomputed_tokens", "cached_tokens")  # fmt: skip
     for r in recorded.requests:
         own = request_latencies(r)
         yield {key: r[key] for key in same} | {

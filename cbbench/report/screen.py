@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
+from cbbench.report.printable import printable
 from cbbench.results import tables
 
 LONG_TABLE = 200  # rows; rich takes seconds for thousands
@@ -30,7 +31,7 @@ def stdout() -> Console:
 
 def warn(*texts: str) -> None:
     for text in texts:
-        print(f"cbbench: {text}", file=sys.stderr)
+        print(f"cbbench: {printable(text)}", file=sys.stderr)
 
 
 def track(items: list[Any]) -> Iterable[Any]:
@@ -59,8 +60,9 @@ def print_sentences(sentences: list[str]) -> None:
     console = stdout()
     for number, sentence in enumerate(sentences):
         style = "bold" if number == 0 else ""
-        for line in textwrap.wrap(sentence, min(console.width, MAX_SENTENCE), break_on_hyphens=False):
-            console.print(line, style=style, markup=False, soft_wrap=True)
+        whole = sentence.replace(" %", "\xa0%").replace(" x ", "\xa0x ")  # a number stays with its unit
+        for line in textwrap.wrap(whole, min(console.width, MAX_SENTENCE), break_on_hyphens=False):
+            console.print(line.replace("\xa0", " "), style=style, markup=False, soft_wrap=True)
 
 
 def print_pairs(title: str, pairs: list[tuple[str, str]]) -> None:

@@ -42,6 +42,10 @@ TABLES: dict[str, list[Column]] = {
         Column("decode_host_frac", "host share", percent, "share of a decode step's time that is spent outside the model"),
         Column("prefill_roofline_frac", "prefill roofline", percent, "least possible time for prompts / time taken (100 % is the limit)"),
         Column("decode_roofline_frac", "decode roofline", percent, "least possible time for decoding / time taken (100 % is the limit)"),
+        Column(
+            "decode_memory_bound_frac", "memory-bound", percent,
+            "share of that least time in steps where reading memory sets it, not arithmetic (weights in the CPU's cache read faster)",
+        ),
     ],
     "Latency": [
         Column("ttft_s_p50", "TTFT p50", seconds, higher_is_better=False), Column("ttft_s_p90", "TTFT p90", seconds),
@@ -65,6 +69,10 @@ TABLES: dict[str, list[Column]] = {
         Column("slot_idle_finished_frac", "finished", percent, "slots held by a finished request"),
         Column("slot_idle_starved_frac", "starved", percent, "slots empty while requests wait"),
         Column("slot_idle_drain_frac", "drained", percent, "slots empty while none waits"),
+        Column("prefix_hit_frac", "prefix hits", percent, "prompt tokens found in the cache / all prompt tokens", higher_is_better=True),
+        Column("prefix_ideal_frac", "ideal hits", percent, "prefix hits of a cache with endless memory"),
+        Column("evicted_tokens", "evicted", legend="tokens that could be found again, until their memory was needed"),
+        Column("kv_shared_frac", "shared", percent, "share of reserved KV memory that two or more sequences read"),
         Column("preemptions", "preempted"),
         Column("recomputed_tokens", "recomputed", legend="tokens computed again after a preemption"),
     ],
@@ -81,6 +89,6 @@ def column_of(key: str) -> Column:
     """How any metric is written, those too that stand in no table."""
     if key in COLUMNS:
         return COLUMNS[key]
-    shows = {"_frac": percent, "_bytes": size}
-    show = next((show for end, show in shows.items() if key.endswith(end)), seconds if "_s_" in key or key in ("model_s", "host_s", "duration_s") else number)
-    return Column(key, key, show)
+    is_time = "_s_" in key or key in ("model_s", "host_s")
+    shows = {"_frac": percent, "_bytes": size, "utilization": percent}
+    return Column(key, key, next((show for end, show in shows.items() if key.endswith(end)), seconds if is_time else number))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 DEFAULT_MARGIN = 0.05
 BUSY_FRAC = 0.05  # of the machine taken by others; above it the times of a round are not compared
-METRICS_VERSION = 4  # of what the numbers mean; stored ones of another version are computed anew
+METRICS_VERSION = 5  # of what the numbers mean; stored ones of another version are computed anew
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,18 @@ EXACT = [
     Metric("output_digest", "output tokens", exact=True),
     Metric("output_tokens", "generated tokens", exact=True, higher_is_better=True),
     Metric("steps", "steps", exact=True),
+    Metric("passes", "forward passes", exact=True),
+    Metric("ttft_steps_sum", "TTFT steps", exact=True),
+    Metric("ttft_steps_max", "TTFT steps max", exact=True),
+    Metric("e2e_steps_sum", "E2E steps", exact=True),
+    Metric("e2e_steps_max", "E2E steps max", exact=True),
+    Metric("itl_steps_max", "ITL steps max", exact=True),
+    Metric("idle_slots", "idle slots", exact=True),
     Metric("padded_positions", "padded positions", exact=True),
     Metric("recomputed_tokens", "recomputed tokens", exact=True),
     Metric("preemptions", "preemptions", exact=True),
     Metric("kv_reserved_tokens_peak", "KV tokens peak", exact=True),
+    Metric("kv_reserved_token_steps", "KV tokens over steps", exact=True),
     Metric("kv_peak_bytes", "KV bytes peak", exact=True),
     Metric("kv_copy_bytes", "KV bytes copied", exact=True),
     Metric("kv_copy_tokens", "KV tokens copied", exact=True),

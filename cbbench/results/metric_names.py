@@ -39,13 +39,13 @@ def _plain(name: str) -> str:
 def _index() -> dict[str, str]:
     """Every spelling -> key; of two metrics with one spelling the earlier in the order of `list metrics`."""
     keys = [key for definitions in DEFINITIONS.values() for d in definitions for key in _expanded(d.name)]
-    titles = {**{key: metric.title for key, metric in METRICS.items()}, **{key: column.title for key, column in COLUMNS.items()}}
+    titled = [(key, metric.title) for key, metric in METRICS.items()] + [(key, column.title) for key, column in COLUMNS.items()]
     found: dict[str, str] = {}
     for key in keys:
         stem = key.removesuffix("_p50")
-        spelled = [key, key.replace("_s_", "_"), titles.get(key, key)]
+        spelled = [key, key.replace("_s_", "_"), *(title for other, title in titled if other == key)]
         if stem != key:
-            spelled += [stem, stem.removesuffix("_s"), titles.get(key, key).removesuffix(" p50")]
+            spelled += [stem, stem.removesuffix("_s"), *(name.removesuffix(" p50") for name in spelled)]
         for name in spelled:
             found.setdefault(_plain(name), key)
     for name, key in {**OTHER_NAMES, **ALIASES}.items():

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 from tabulate import tabulate
@@ -91,7 +91,9 @@ def _pieces(grid: Grid, width: int) -> Iterator[Grid]:
         while rest and _width([least[i] for i in [*chosen, rest[0]]], 1) <= width:
             chosen.append(rest.pop(0))
         num_text = sum(i < grid.num_text for i in chosen)
-        yield replace(grid, headers=[grid.headers[i] for i in chosen], lines=[[line[i] for i in chosen] for line in grid.lines], num_text=num_text)
+        yield replace(
+            grid, headers=[grid.headers[i] for i in chosen], lines=[[line[i] for i in chosen] for line in grid.lines], num_text=num_text
+        )
         names = names[:1]
 
 
@@ -137,7 +139,9 @@ def _wordy(grid: Grid) -> set[int]:
 
 
 def _marked(grid: Grid, before: str = "*", behind: str = "") -> Grid:
-    lines = [[f"{before}{cell}{behind}" if (row, i) in grid.best else cell for i, cell in enumerate(line)] for row, line in enumerate(grid.lines)]
+    lines = [
+        [f"{before}{cell}{behind}" if (row, i) in grid.best else cell for i, cell in enumerate(line)] for row, line in enumerate(grid.lines)
+    ]
     return replace(grid, lines=lines)
 
 

@@ -10,7 +10,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ class Cell:
     metrics: dict[str, Any] = field(default_factory=dict)
     failed: str | None = None
     interrupted: bool = False
+    notes: tuple[str, ...] = ()  # what a reader of its row has to know
 
 
 class RunDir:
@@ -152,7 +153,7 @@ def check_schema(info: Any) -> None:
     if info["schema_version"] != SCHEMA_VERSION:
         made = info["versions"].get("cbbench", "?") if isinstance(info.get("versions"), dict) else "?"
         raise OtherSchema(
-            f"made by cbbench {made} in schema version {info['schema_version']}; this is cbbench {__version__}, which reads {SCHEMA_VERSION}"
+            f"made by cbbench {made} in schema version {info['schema_version']}; this is {__version__} and reads {SCHEMA_VERSION}"
         )
 
 
@@ -189,6 +190,7 @@ def read_cell(folder: Path) -> Cell:
     """The metrics kept in cell.json where the records are the ones they were computed from, else computed anew."""
     data = json.loads((folder / "cell.json").read_text(), parse_constant=_refuse)
     cell = Cell(data["arm"], data["round"], failed=data.get("failed"), interrupted=data.get("interrupted", False))
+    cell.notes = tuple(map(str, data.get("notes", ())))
     sizes = [(folder / f"{name}.jsonl").stat().st_size for name in RECORDS]
     is_known = cell.failed is not None or (data.get("metrics_version") == METRICS_VERSION and "metrics" in data)
     if is_known and sizes == [data.get(f"{name}_bytes") for name in RECORDS]:
@@ -214,11 +216,11 @@ def _read_lines(folder: Path, name: str, num_lines: int) -> list[Any]:
     return [json.loads(line) for line in lines]
 
 
-def new_run_path(out: Path, workload: str) -> Path:
-    """results/<time>-<workload>, with a number behind it where that is taken."""
+def new_run(out: Path, workload: str) -> RunDir:
+    """results/<time>-<workload>, with a number behind it where that is taken, perhaps by another process in the same second."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     for number in range(1, 10_000):
         path = out / (f"{stamp}-{workload}" + (f"-{number}" if number > 1 else ""))
-        if not path.exists():
-            return path
+        with suppress(FileExistsError):
+            return RunDir(path)
     raise FileExistsError(out)

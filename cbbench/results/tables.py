@@ -38,6 +38,13 @@ class TableRow:
     is_able: bool = True  # it did all its work, with the right tokens: it may be the best
     has_model: bool = True
     counts_steps: bool = False  # every step took 1 on its clock
+    notes: tuple[str, ...] = ()  # of its rounds, each once
+
+    @property
+    def said(self) -> str:
+        """The status; without a model no token could be checked."""
+        completed = self.values.get("requests_completed")
+        return self.status if self.has_model or completed is None else self.status.replace("unverified", f"{completed:,.0f} done", 1)
 
 
 def groups(runs: list[Run]) -> dict[str, list[Run]]:
@@ -76,9 +83,11 @@ def table_rows(runs: list[Run], base: str | None = None) -> list[TableRow]:
         for label, (values, said) in found[run.path].items():
             own = values.get("output_tok_per_s")
             values["vs_base"] = own / against if own and against and sum(map(len, found.values())) > 1 else None
-            able = bool(most) and values.get("requests_completed") == most and not values.get("exact_wrong")
+            right = not values.get("exact_wrong") or run.info["model"]["dtype"] != "float32"
+            able = bool(most) and values.get("requests_completed") == most and right
             has_model = bool(run.info["model"]["digest"])
-            rows.append(TableRow(label, run.name, said, values, label == base, able, has_model, counts_steps(run)))
+            notes = tuple(dict.fromkeys(note for cell in run.cells if cell.arm == label for note in cell.notes))
+            rows.append(TableRow(label, run.name, said, values, label == base, able, has_model, counts_steps(run), notes))
     return rows
 
 
@@ -131,21 +140,16 @@ def main_grid(rows: list[TableRow], keys: Sequence[str] = ()) -> Grid:
     several = len({row.run for row in rows}) > 1
     lines, names = [], ["run"] * several + ["arm", "requests"]
     for row in rows:
-        brief = "failed" if row.status.startswith("failed") else row.status
-        values = ["base" if column.key == "vs_base" and row.is_base else column.text(row.values.get(column.key), steps) for column in columns]
-        lines.append([*[row.run] * several, row.arm, brief if row.has_model else _done(row), *values])
+        brief = "failed" if row.status.startswith("failed") else row.said
+        values = [
+            "base" if column.key == "vs_base" and row.is_base else column.text(row.values.get(column.key), steps) for column in columns
+        ]
+        lines.append([*[row.run] * several, row.arm, brief, *values])
     best = {(number, index + len(names)) for index, column in enumerate(columns) for number in _best(rows, column)}
     note = "* the best of its column" if best else ""
     legend = "; ".join(f"{column.heading(steps)}: {column.legend}" for column in columns if column.legend and keys)
     headers = [*names, *(column.heading(steps) for column in columns)]
-    return Grid("", headers, lines, _joined(note, _busy(rows)), len(names), legend, turns=False, best=frozenset(best))
-
-
-def _done(row: TableRow) -> str:
-    """Without a model no token is checked."""
-    completed = row.values.get("requests_completed")
-    others = row.status.removeprefix("unverified").removeprefix(", ")
-    return row.status.partition(":")[0] if completed is None else ", ".join(part for part in (f"{completed:,.0f} done", others) if part)
+    return Grid("", headers, lines, _joined(note, _busy(rows), *_notes(rows)), len(names), legend, turns=False, best=frozenset(best))
 
 
 def _best(rows: list[TableRow], column: Column) -> list[int]:
@@ -170,10 +174,10 @@ def grids(rows: list[TableRow]) -> list[Grid]:
             stays = len(rows) == 1 or len(set(texts)) > 1 or (column.key in HEADLINES and {*texts} != {"-"})
             (varying if stays else constant).append((column, texts))
         headers = [*(["run"] if show_run else []), "arm", "requests", *(column.heading(steps) for column, _ in varying)]
-        lines = [[*([row.run] if show_run else []), row.arm, row.status, *(texts[i] for _, texts in varying)] for i, row in enumerate(rows)]
+        lines = [[*([row.run] if show_run else []), row.arm, row.said, *(texts[i] for _, texts in varying)] for i, row in enumerate(rows)]
         note = _note([(c.heading(steps), texts[0]) for c, texts in constant if texts])
         if title != "Memory and waste":
-            note = _joined(note, _busy(rows))
+            note = _joined(note, _busy(rows), *_notes(rows))
         legend = "; ".join(f"{column.heading(steps)}: {column.legend}" for column, texts in varying if column.legend and {*texts} != {"-"})
         made.append(Grid(title, headers, lines, note, headers.index("requests") + 1, legend))
     return made
@@ -187,6 +191,10 @@ def _busy(rows: list[TableRow]) -> str:
     """Rows whose times other processes have changed."""
     said = [f"{row.arm} {percent(taken)}" for row in rows if (taken := row.values.get("others_cpu_frac") or 0.0) > BUSY_FRAC]
     return f"busy machine, times are not comparable: other processes took CPU time during {', '.join(said)}" if said else ""
+
+
+def _notes(rows: list[TableRow]) -> list[str]:
+    return [f"{row.arm}: {note}" for row in rows for note in row.notes]
 
 
 def _note(constants: list[tuple[str, str]]) -> str:

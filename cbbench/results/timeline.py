@@ -142,7 +142,7 @@ def stays(steps: list[Record], requests: list[Record]) -> list[Stay]:
 
 # What reserved tokens are for, and the metric that has the share over a run.
 SHARES = {"token states": "kv_utilization", "future": "kv_future_frac", "internal": "kv_internal_frac", "external": "kv_external_frac"}
-PARTS = (*SHARES, "free")
+PARTS = (*SHARES, "cached", "free")
 
 
 @dataclass
@@ -155,13 +155,14 @@ class Memory:
 
 
 def memory(steps: list[Record], requests: list[Record]) -> Memory:
-    """Definitions: metrics.kv_memory. `external` is free memory in which the next waiting request has no hole."""
+    """Definitions: metrics.kv_memory. `external` is free memory in which the next waiting request has no hole; `cached` is free
+    and can still be found."""
     final = final_lengths(requests)
     rows = []
     for step in steps:
-        free, external = step["free_tokens"], step["external_tokens"]
-        rows.append((step["start_s"], step["end_s"], *kv_split(step, final), external, free - external))
-    columns = np.array(rows, float).reshape(-1, 7).T
+        free, external, cached = step["free_tokens"], step["external_tokens"], step.get("cached_tokens", 0)
+        rows.append((step["start_s"], step["end_s"], *kv_split(step, final), external, cached, free - external - cached))
+    columns = np.array(rows, float).reshape(-1, 2 + len(PARTS)).T
     return Memory(columns[0], columns[1], dict(zip(PARTS, columns[2:], strict=True)))
 
 

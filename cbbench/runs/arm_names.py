@@ -10,7 +10,7 @@ from cbbench.errors import UserError
 from cbbench.plugins import AXES, names
 
 OUTSIDE = r"(?![^(\[{]*[)\]}])"  # behind a sign that stands in no bracket
-PLUS, COMMA = re.compile(rf"\+{OUTSIDE}"), re.compile(rf",(?![^\[{{]*[\]}}])")
+PLUS, COMMA = re.compile(rf"\+{OUTSIDE}"), re.compile(r",(?![^\[{]*[\]}])")
 
 
 def parse_arm(text: str) -> dict[str, dict[str, Any]]:

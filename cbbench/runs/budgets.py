@@ -5,9 +5,9 @@ from __future__ import annotations
 import psutil
 
 from cbbench.errors import UserError
+from cbbench.results.units import size
 from cbbench.runs.config import Arm
 from cbbench.workload.budget import budget_tokens
-from cbbench.results.units import size
 
 TOKEN_UNIT = 64  # a budget that nobody named is in whole units of this and of every cache
 

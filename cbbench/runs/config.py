@@ -196,7 +196,9 @@ def parse_options(texts: list[str]) -> dict[str, Any]:
     return options
 
 
-def _build(workload: Workload, names: dict[str, dict[str, Any]], choice: ArmChoice, loc: Loc | None, sets: list[Any], overrides: Overrides) -> Arm:
+def _build(
+    workload: Workload, names: dict[str, dict[str, Any]], choice: ArmChoice, loc: Loc | None, sets: list[Any], overrides: Overrides
+) -> Arm:
     engine = workload.file.engine
     chosen = {}
     for axis in AXES:
@@ -290,4 +292,3 @@ def why_not(axis: str, name: str, device: str, dtype: str) -> str | None:
         return f"needs its option {error.errors()[0]['loc'][0]} to be set"
     except UserError as error:
         return str(error)
-

@@ -61,7 +61,15 @@ def _last_line(error: Any) -> str:
 
 def commit_of(revision: str) -> str:
     """The commit behind a branch, tag or hash, short. Raises UserError."""
-    return _git("rev-parse", "--short", "--verify", f"{revision}^{{commit}}", said=f"--against {revision}: no such revision")
+    return _git("rev-parse", "--short", "--verify", f"{revision}^{{commit}}", said=f"--against {revision}: no such revision{_shallow()}")
+
+
+def _shallow() -> str:
+    """What helps where the clone has only its newest commits, as in CI."""
+    with suppress(UserError):
+        if _git("rev-parse", "--is-shallow-repository", said="") == "true":
+            return " in this shallow clone (git fetch --deepen=1 gets one more commit)"
+    return ""
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cbbench.clock import RealClock
 from cbbench.machine.busy import OthersTime
 from cbbench.machine.memory import PeakMemory
-from cbbench.peers.base import Answer, Peer, Setting, describe_answer
+from cbbench.peers.base import Answer, Peer, Setting, describe_answer, shortfall
 from cbbench.request import Request, refusal
 from cbbench.results.store import write_records
 from cbbench.runs.config import PeerArm
@@ -20,6 +20,8 @@ from cbbench.runs.runner import Progress, judged, warmup_requests
 
 if TYPE_CHECKING:
     from cbbench.model.model import Model
+
+SAID_FAILURES = 3  # of a round; the others are in its records
 
 
 class PeerCells:
@@ -59,19 +61,36 @@ class PeerCells:
             peer.start(requests)
             for _ in range(job.warmup):
                 peer.run(strangers(warmup_requests(requests, arm.max_num_seqs)), RealClock())
+            peer.forget_prompts()
             gc.collect()
             if peak is not None:
                 peak.start()
-            others = OthersTime()
+            own = peer.processes()
+            others = OthersTime(own)
             answers = peer.run(requests, RealClock())
             cell: dict[str, Any] = {"peer": arm.chosen.name, "peer_version": peer.version, "interrupted": False}
-            cell["others_cpu_frac"] = others.frac() if peer.is_in_process else None
+            cell["others_cpu_frac"] = others.frac() if peer.is_in_process or own else None
+            cell["notes"] = list(peer.notes)
             cell["peak_memory_bytes"] = None if peak is None else peak.grown_bytes()
         finally:
             peer.stop()
+        answers = [_whole(answer, requests[answer.index], model.eos_ids) for answer in answers]
+        self._say_failures(arm.label, answers, requests)
         answers = [replace(answer, index=places[answer.index]) for answer in answers]
         lines = _lines(self.prepared.requests, [*answers, *(Answer(i, failed=why) for i, why in refused.items())], refused)
         return write_records(folder, cell, [], judged(self.prepared, lines, self.progress))
+
+    def _say_failures(self, label: str, answers: list[Answer], requests: list[Request]) -> None:
+        failed = [answer for answer in answers if answer.failed]
+        for answer in failed[:SAID_FAILURES]:
+            self.progress.say(f"{label}: request {requests[answer.index].id} failed: {answer.failed}")
+        if len(failed) > SAID_FAILURES:
+            self.progress.say(f"{label}: {len(failed) - SAID_FAILURES} more failed; requests.jsonl of the round says why")
+
+
+def _whole(answer: Answer, request: Request, eos_ids: frozenset[int]) -> Answer:
+    """Failed where it is not what was asked, whichever system gave it."""
+    return replace(answer, failed=answer.failed or shortfall(answer, request, eos_ids))
 
 
 def strangers(requests: list[Request]) -> list[Request]:

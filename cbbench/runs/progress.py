@@ -80,7 +80,7 @@ class LiveProgress:
         self.drawn_s = now_s
         now = f"{tables.number(num_tokens / max(now_s - self.started_s, 1e-9))} tok/s"
         if self.console.width >= WIDE:
-            reserved = sum(reserved for _, reserved, _ in step.kv)
+            reserved = sum(reserved for _, reserved, _ in step.kv) - step.extra_tokens
             size = reserved + step.free_tokens
             now += f", slots {step.live}/{step.slots}, waiting {step.waiting}, KV {tables.percent(reserved / size if size else 0)}"
         self.bars.update(self.cell, completed=num_tokens, now=now)
@@ -99,7 +99,7 @@ class LiveProgress:
         rate = metrics["output_tok_per_s"]
         measured = f", {tables.number(rate)} output tok/s" if rate else ""
         if cell.get("bytes_per_token") == 0:  # no model: nothing took time
-            measured = f", {metrics['steps']:,} steps"
+            outcome, measured = outcome.replace("unverified", f"{metrics['requests_completed']:,} done"), f", {metrics['steps']:,} steps"
         self.say(f"{self.arm} round {self.round}: {outcome}{measured}")
         self._estimate()
 

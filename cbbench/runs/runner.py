@@ -19,6 +19,7 @@ from cbbench.clock import RealClock, VirtualClock
 from cbbench.engine.executor import ModelExecutor, VirtualExecutor
 from cbbench.engine.loop import Engine
 from cbbench.engine.record import RunRecord, StepRecord
+from cbbench.errors import UserError
 from cbbench.kvcache.base import KVCache
 from cbbench.machine.busy import OthersTime, ThreadLimit
 from cbbench.machine.fingerprint import fingerprint, threading
@@ -136,7 +137,8 @@ def _place(error: Exception) -> str:
 
 def failure(error: Exception) -> dict[str, Any]:
     """What cell.json says of a round that failed."""
-    reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}{_place(error)}"
+    kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+    reason = f"{kind}{str(error).splitlines()[0] if str(error) else 'no message'}{_place(error)}"
     return {"failed": reason, "traceback": "".join(traceback.format_exception(error))}
 
 

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from cbbench.errors import UserError
-from cbbench.results.store import RunDir, new_run_path
+from cbbench.results.store import RunDir, new_run
 from cbbench.runs.config import PeerArm
+from cbbench.runs.estimate import least_s
 from cbbench.runs.isolate import IsolatedCells, Revision, checked_out, commit_of
 from cbbench.runs.job import Job, Prepared, prepare
 from cbbench.runs.peer_cells import PeerCells
-from cbbench.runs.progress import LiveProgress
+from cbbench.runs.progress import LONG_S, LiveProgress, duration
 from cbbench.runs.resume import check_same
 from cbbench.runs.runner import Cells, LocalCells, Outcome, Runner
 
@@ -30,14 +31,16 @@ def carry_out(job: Job, out: Path, resume: Path | None, live: LiveProgress) -> t
     if resume is not None:
         before = check_same(resume, info)
         info |= {key: before[key] for key in ("command", "created") if key in before}
-    path = resume or new_run_path(out, job.workload.name)
+    num_cells = job.rounds * (len(job.arms) + len(job.peers))
+    if (at_least_s := least_s(prepared)) is not None and at_least_s > LONG_S:
+        live.say(f"{num_cells} rounds to run: at least {duration(at_least_s)} on this machine, most arms take longer")
     num_tokens = sum(request.max_new_tokens for request in prepared.requests)
     with live, _cells(prepared, live) as cells:
         try:
-            run_dir = RunDir(path, resume is not None)
+            run_dir = RunDir(resume, resume=True) if resume else new_run(out, job.workload.name)
         except OSError as error:
             raise UserError(f"--out {out}: cannot be written: {error.strerror}") from error
-        return Runner(job, cells, live, num_tokens).run(run_dir, info), path
+        return Runner(job, cells, live, num_tokens).run(run_dir, info), run_dir.path
 
 
 @contextmanager

@@ -99,6 +99,20 @@ class HashedPrompt(Sequence[int]):
             self._ids = tuple(np.concatenate(parts).tolist())
         return self._ids
 
+    def content(self, start: int, stop: int) -> tuple[tuple[str, int | str, int, int], ...]:
+        """The parts of blocks at these positions: (scope, block, from, to). Equal parts are equal tokens."""
+        if isinstance(self._blocks, str):
+            return ((self._scope, self._blocks, start, stop),)
+        size, last = self._source.recipe.block_tokens or self._length, len(self._blocks) - 1
+        pieces = []
+        while start < stop:
+            place = min(start // size, last)
+            begin = place * size
+            end = stop if place == last else min(stop, begin + size)
+            pieces.append((self._scope, self._blocks[place], start - begin, end - begin))
+            start = end
+        return tuple(pieces)
+
     def _sizes(self) -> list[int]:
         if isinstance(self._blocks, str):
             return [self._length]

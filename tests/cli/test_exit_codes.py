@@ -54,6 +54,9 @@ def place(tmp_path_factory: pytest.TempPathFactory, recorded: Path) -> Path:
     change_all(root / "later", PAGED, steps=999)
     for arm, rate in ((CAT, 10.0), (PAGED, 12.5)):  # made up, to be sure of
         change_all(root / "timed", arm, **{metric.key: rate if metric.key == "output_tok_per_s" else 1.0 for metric in TIMED})
+    info = json.loads((root / "timed" / "run.json").read_text())
+    shutil.copytree(root / "timed", root / "one-process")
+    write_json(root / "timed" / "run.json", info | {"isolated": True})
     for name in ("failed", "one-damaged", "cell-damaged", "short"):
         shutil.copytree(root / ("timed" if name == "short" else "run"), root / name / "run")
     change_all(root / "failed" / "run", CAT, failed="no luck")
@@ -150,6 +153,11 @@ COMPARED: dict[str, tuple[int, str]] = {
     "a time within its own margin": (0, "timed --fail-on throughput:30%"),
     "a time of no arm that is compared": (3, f"timed --fail-on throughput:5%@{PAGED}"),
     "too few rounds, only regressions gated": (3, "short --fail-on regressed"),
+    "too few rounds, one time gated": (3, "short --fail-on throughput:10%"),
+    "rounds of one process": (3, "one-process --fail-on throughput:5%"),
+    "rounds of one process, allowed": (1, "one-process --fail-on throughput:5% --allow process"),
+    "counts alone, asked for by name": (0, "run --baseline main --fail-on regressed --only exact"),
+    "counts alone, and a time asked for": (2, "run --fail-on ttft:5% --only exact"),
     "a count moved": (1, "later --baseline main --fail-on regressed"),
     "a time moved": (1, "timed --fail-on throughput:5%"),
     "a time moved, of that arm": (1, f"timed --fail-on throughput:5%@*{CAT[-3:]}"),

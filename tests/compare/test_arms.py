@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from cbbench.compare.arms import Rules, compare_with_baseline, compare_within, without_baseline
-from cbbench.compare.baselines import Baseline, arm_work, of_run, work_difference
+from cbbench.compare.baselines import Baseline, of_run
 from cbbench.compare.verdicts import Verdict
+from cbbench.compare.work import arm_work, changed_defaults, work_difference
 from cbbench.results.compared_metrics import EXACT, METRICS_VERSION, TIMED
 from cbbench.results.store import Cell, Run
 from tests.support.commands import refusal
@@ -37,7 +38,7 @@ def cells(label: str, num_rounds: int = 6, failed: str | None = None, interrupte
 def saved(arms: list[dict[str, Any]], *found: list[Cell], name: str = "now", **info: Any) -> Run:
     """A run as it is read back."""
     about = {"workload": {"name": "w", "digest": "w1", "arrivals": "offline"}, "model": MODEL, "machine": MACHINE}
-    about |= {"versions": {}, "created": "2026-01-01T00:00:00Z"}
+    about |= {"versions": {}, "created": "2026-01-01T00:00:00Z", "isolated": True}
     return Run(Path(name), {**about, **info, "arms": arms}, list(chain(*found)), [])
 
 
@@ -106,7 +107,7 @@ OPEN = {"workload": {"name": "w", "digest": "w1", "arrivals": {"poisson": {"rate
     ("info", "judged"),
     [
         ({}, EXACT_KEYS + TIMED_KEYS),
-        ({"model": MODEL | {"dtype": "bfloat16"}}, EXACT_KEYS[1:] + TIMED_KEYS),
+        ({"model": MODEL | {"dtype": "bfloat16"}}, EXACT_KEYS[2:] + TIMED_KEYS),
         (OPEN, TIMED_KEYS),
         (OPEN | {"model": VIRTUAL}, EXACT_KEYS),
         ({"model": VIRTUAL}, EXACT_KEYS),
@@ -114,7 +115,7 @@ OPEN = {"workload": {"name": "w", "digest": "w1", "arrivals": {"poisson": {"rate
     ids=["offline", "offline, half precision", "open loop", "open loop, virtual clock", "offline, virtual clock"],
 )
 def test_counts_are_judged_where_strategies_alone_decide_them(info: dict[str, Any], judged: list[str]) -> None:
-    assert EXACT_KEYS[0] == "output_digest"
+    assert EXACT_KEYS[:2] == ["output_digest", "output_tokens"]
     run = twins(cells(A), cells(TWIN), cells(B), **info)
     assert list(outcomes(compare_within(run, None, Rules()), A)) == judged
     assert list(outcomes(compare_with_baseline(run, of_run(run), Rules()), B)) == judged
@@ -189,7 +190,7 @@ def test_a_run_against_five_runs_of_a_baseline() -> None:
 def test_arms_that_one_side_lacks_are_missing() -> None:
     verdicts = compare_with_baseline(saved([arm(A), arm(C)], cells(A), cells(C)), history(arms=(A, B)), Rules())
     assert told(verdicts)[-2:] == [(B, "main", "missing", f"{B}: no whole round"), (C, "main", "missing", "not in the baseline")]
-    assert told(without_baseline(now(), "main")) == [(A, "main", "missing", "main has no w")]
+    assert told(without_baseline(now(), "main")) == [(A, "main", "missing", "main has no w on m (d1) in float32")]
     assert told(without_baseline(saved([arm(A)], [], model=VIRTUAL), "main"))[0][3] == "main has no w on a virtual clock"
 
 
@@ -231,10 +232,48 @@ def test_the_version_of_the_metrics_is_part_of_the_work() -> None:
     assert METRICS_VERSION in arm_work(now().info, arm(A)).values()
 
 
-def test_an_option_that_came_later_is_no_other_work_and_one_that_changed_is() -> None:
+def test_an_option_that_came_later_is_no_other_work_and_one_that_changed_is_a_changed_default() -> None:
     before = {"attn": {"name": "varlen", "backend": "auto"}, "max_num_seqs": 8}
     assert work_difference(before, {**before, "attn": {"name": "varlen", "backend": "auto", "graphs": False}}) == ""
     assert work_difference({**before, "attn": {"name": "varlen", "graphs": False}}, before) == ""
     changed = {**before, "attn": {"name": "varlen", "backend": "cpu", "graphs": False}}
-    assert work_difference(before, changed) == "attn {'name': 'varlen', 'backend': 'auto'} -> {'name': 'varlen', 'backend': 'cpu'}"
+    assert (work_difference(before, changed), changed_defaults(before, changed)) == ("", "default changed: attn.backend 'auto' -> 'cpu'")
+    assert changed_defaults(before, {**before, "attn": {"name": "varlen", "backend": "auto", "graphs": False}}) == ""
+    assert work_difference(before, {**before, "attn": {"name": "padded"}}) == "attn 'varlen' -> 'padded'"
     assert work_difference(before, {**before, "max_num_seqs": 9}) == "max_num_seqs 8 -> 9"
+
+
+def test_rounds_of_one_process_are_in_doubt_unless_allowed() -> None:
+    """I14: what luck a process has would be taken for a difference; a stored baseline has the spread of runs for that."""
+    shared = saved([arm(A), arm(B)], cells(A), cells(B), isolated=False)
+    for run, rules, expected in ((shared, Rules(), True), (shared, Rules(allow_process=True), False), (three(), Rules(), False)):
+        assert {bool(v.doubt) for v in compare_within(run, None, rules) if not v.metric.exact} == {expected}
+    assert not any(v.doubt for v in compare_with_baseline(shared, history(arms=(A, B)), Rules()))
+
+
+def test_rounds_on_a_busy_machine_are_counted_where_a_verdict_lacks_rounds() -> None:
+    busy = [Cell(B, c.round, {**c.metrics, "others_cpu_frac": 0.5 if c.round > 4 else 0.0}) for c in cells(B)]
+    verdicts = compare_within(saved([arm(A), arm(B)], cells(A), busy), None, Rules())
+    assert {v.why for v in verdicts} == {"4 of the 6 rounds needed, 18 are recommended; 2 more on a busy machine"}
+
+
+HALF = MODEL | {"dtype": "bfloat16"}
+
+
+def test_in_half_precision_a_token_more_or_less_is_no_regression() -> None:
+    """I11: rounding ends requests earlier or later there."""
+    run = twins(cells(A, output_tokens=99.5, steps=105), cells(TWIN), cells(B), model=HALF)
+    found = compare_within(run, None, Rules())
+    assert outcomes(found, A) == dict.fromkeys(TIMED_KEYS, "same"), "counts follow the lengths, so they are no measure either"
+    assert {v.why for v in found if v.subject.arm == A} == {"[99.5] output tokens against [100]"}
+    far = compare_within(twins(cells(A, output_tokens=90), cells(TWIN), cells(B), model=HALF), None, Rules())
+    assert outcomes(far, A) == dict.fromkeys(TIMED_KEYS, "not comparable")
+
+
+def test_wrong_tokens_of_any_arm_are_a_verdict() -> None:
+    """I10: those of the base were none."""
+    run = saved([arm(A), arm(B), arm(TWIN, base_of=B)], cells(A, exact_wrong=1), cells(B), cells(TWIN, exact_wrong=3))
+    found = [(v.subject.arm, v.why) for v in compare_within(run, None, Rules()) if v.metric.key == "exact_wrong"]
+    assert found == [(A, "1 requests with wrong tokens"), (TWIN, "3 requests with wrong tokens")]
+    alone = compare_within(saved([arm(A)], cells(A, exact_wrong=1)), None, Rules())
+    assert [v.metric.key for v in alone] == ["exact_wrong"]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from cbbench.compare.gate import Rule, judge, metric_key, parse_margins, parse_rule, percent
+from cbbench.compare.stats import Shift
 from cbbench.compare.verdicts import Outcome, Subject, Verdict, judge_paired
 from cbbench.results.compared_metrics import METRICS
 from tests.support.commands import refusal
@@ -114,7 +116,7 @@ EVERY = [str(outcome) for outcome in Outcome]
     ("rules", "codes"),
     [
         ([], {}),
-        (["regressed"], {"regressed": 1, "failed": 3, "missing": 3, "not comparable": 3}),
+        (["regressed"], {"regressed": 1, "unresolved": 3, "failed": 3, "missing": 3, "not comparable": 3}),
         (["unresolved"], {"unresolved": 1, "failed": 3, "missing": 3, "not comparable": 3}),
         (["missing"], {"failed": 1, "missing": 1, "not comparable": 3}),
         (["regressed", "missing", "unresolved"], {"regressed": 1, "unresolved": 1, "failed": 1, "missing": 1, "not comparable": 3}),
@@ -161,9 +163,7 @@ def test_a_rule_of_one_metric_has_its_own_margin_and_hits_only_its_arms() -> Non
 
 def test_every_rule_that_hits_is_named() -> None:
     found = judge([measured(1.5), measured(1.5, arm="b")], [parse_rule("regressed"), parse_rule("ttft:5%@b")])
-    assert [(rule, v.subject.arm) for rule, v in found.hits] == [
-        ("regressed", "static+padded+cat"), ("regressed", "b"), ("ttft:5%@b", "b"),
-    ]  # fmt: skip
+    assert [(rule, v.subject.arm) for rule, v in found.hits] == [("regressed", "static+padded+cat"), ("ttft:5%@b", "b")]
 
 
 @pytest.mark.parametrize(
@@ -171,10 +171,17 @@ def test_every_rule_that_hits_is_named() -> None:
     [
         ([], [], "not gated (--fail-on)"),
         (["regressed"], [], "not gated (--fail-on)"),
-        (["same"], ["regressed"], "passed"),
+        (["same"], ["regressed"], "passed (1 time judged)"),
+        (["same", "improved", "same"], ["regressed"], "passed (3 times judged)"),
+        (["unresolved"], ["missing"], "passed (1 time judged)"),
         (["regressed"], ["regressed"], "FAILED: 1 hit"),
         (["regressed", "regressed"], ["regressed"], "FAILED: 2 hits"),
-        (["missing", "not comparable"], ["regressed"], "CANNOT VOUCH: 2 needed rows are missing or not comparable"),
+        (
+            ["missing", "not comparable"],
+            ["regressed"],
+            "CANNOT VOUCH: 2 needed rows are missing or not comparable: static+padded+cat, TTFT p50: missing",
+        ),
+        (["unresolved"], ["regressed"], "CANNOT VOUCH: 1 time cannot be judged: static+padded+cat, TTFT p50: unresolved"),
         ([], ["regressed"], "CANNOT VOUCH: no verdict was reached"),
     ],
 )
@@ -195,3 +202,48 @@ def test_what_a_rule_leaves_out_is_no_hole_of_it() -> None:
 def test_a_damaged_run_is_what_the_gate_names() -> None:
     found: Any = judge([verdict("same")], [parse_rule("regressed")], damaged=True)
     assert found.says.startswith("CANNOT VOUCH") and "nothing was judged" not in found.says
+
+
+def unsure(margin: float, low: float, high: float, **more: Any) -> Verdict:
+    """Unresolved at that margin: the interval, of the logarithm."""
+    shift = Shift((low + high) / 2, low, high, 10)
+    return Verdict(
+        Subject("w", "run", "a", "base", False), METRICS["ttft_s_p50"], Outcome.unresolved, "w", shift=shift, margin=margin, **more
+    )
+
+
+def test_a_time_that_could_still_be_a_regression_cannot_be_vouched_for() -> None:
+    """I1: runs of few rounds passed, 1.5 or 2.9 times slower, because counts or other rows were the same."""
+    rules = [parse_rule(text) for text in ("regressed", "ttft:10%", "missing")]
+    for num in (1, 3, 5):
+        sides = [dict.fromkeys(range(num), value) for value in (1.0, 2.9)]
+        slow = judge_paired(Subject("w", "run", "a", "base", True), METRICS["ttft_s_p50"], *sides, 0.05)
+        assert slow is not None
+        for some in (rules, rules[:1], rules[1:2]):
+            found = judge([slow, verdict("same", "steps")], some)
+            assert found.exit_code == 3 and f"{num} of the 6 rounds needed, 18 are recommended" in found.says
+    assert judge([slow, verdict("same", "steps")], rules[2:]).exit_code == 0, "nothing is missing"
+
+
+def test_what_can_only_be_the_same_or_better_is_no_open_question() -> None:
+    """Whether it is the same or improved is unresolved; that it has not regressed is not."""
+    rules = [parse_rule("regressed")]
+    assert judge([unsure(0.05, -0.09, 0.01)], rules).exit_code == 0
+    assert judge([unsure(0.05, -0.01, 0.06)], rules).exit_code == 3
+    assert judge([unsure(0.05, -0.09, 0.01)], [parse_rule("unresolved")]).exit_code == 1
+
+
+def test_no_gate_relies_on_a_time_in_doubt() -> None:
+    slow, doubt = measured(1.5), "rounds of one process"
+    for rule in ("regressed", "ttft:5%"):
+        found = judge([replace(slow, doubt=doubt)], [parse_rule(rule)])
+        assert (found.exit_code, found.undecided) == (3, (replace(slow, doubt=doubt),)) and found.says.endswith(doubt)
+    assert judge([replace(slow, doubt=doubt), verdict("regressed", "steps")], [parse_rule("regressed")]).exit_code == 1
+
+
+def test_a_metric_s_own_rule_is_its_margin() -> None:
+    """I6: a looser `ttft:10%` beside `regressed` said nothing."""
+    rules = [parse_rule("regressed"), parse_rule("ttft:10%")]
+    assert judge([measured(1.08)], rules).exit_code == 0 and judge([measured(1.12)], rules).exit_code == 1
+    assert judge([measured(1.08, "tpot_s_p50"), measured(1.08)], rules).exit_code == 1, "other metrics keep the common one"
+    assert judge([measured(1.08, arm="b")], [parse_rule("regressed"), parse_rule("ttft:10%@a*")]).exit_code == 1, "as do other arms"

@@ -27,9 +27,9 @@ EXAMPLES = settings(derandomize=True, deadline=None, max_examples=60)
     [
         ([7.0], 7.0, None, None),
         ([1.0, 2.0], 1.5, None, None),  # Walsh averages 1, 1.5, 2
-        ([0.0, 1.0, 5.0], 1.75, None, None),  # 0, 0.5, 1, 2.5, 3, 5: the middle of 1 and 2.5
+        ([0.0, 1.0, 5.0], 1.0, None, None),  # of so few only the values themselves
         ([-3.0, -2.0, -1.0], -2.0, None, None),
-        ([2.0, 2.0, 5.0], 2.75, None, None),  # ties: 2, 2, 2, 3.5, 3.5, 5
+        ([2.0, 2.0, 5.0], 2.0, None, None),
         ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 3.5, 1.0, 6.0),  # six values: the interval is the smallest and the largest
         ([4.0] * 6, 4.0, 4.0, 4.0),
         ([0.0] * 10, 0.0, 0.0, 0.0),
@@ -56,7 +56,7 @@ def test_the_interval_is_what_scipys_exact_test_does_not_reject(num: int) -> Non
     walsh = np.sort([(a + b) / 2 for a, b in itertools.combinations_with_replacement(values, 2)])
     inside = (walsh[:-1] + walsh[1:]) / 2
     kept = scipy.stats.wilcoxon(values[:, None] - inside[None, :], axis=0, method="exact").pvalue > 0.05
-    shift = hodges_lehmann(values)
+    shift = hodges_lehmann(values, reach=num)
     gaps = np.flatnonzero(kept)
     assert (shift.low, shift.high) == pytest.approx((walsh[gaps[0]], walsh[gaps[-1] + 1]), rel=1e-12)
     assert kept[gaps[0] : gaps[-1] + 1].all()
@@ -129,31 +129,64 @@ def test_the_order_of_rounds_does_not_matter_and_the_estimate_lies_inside(values
         assert min(values) <= shift.low <= shift.estimate <= shift.high <= max(values)
 
 
+@pytest.mark.parametrize("num", range(6, 21))
+def test_ranks_capped_at_the_reach_are_what_the_interval_inverts(num: int) -> None:
+    """By trying every sign: of the capped ranks that are below a point, as many as the level allows."""
+    values, reach = np.random.default_rng(num).normal(0.3, 1.0, num), num // 2
+    scores = np.minimum(np.arange(1, num + 1), reach)
+    ways = [1]
+    for score in scores:
+        ways = [(ways[s] if s < len(ways) else 0) + (ways[s - score] if s >= score else 0) for s in range(len(ways) + score)]
+    below = list(itertools.accumulate(ways))
+
+    def keeps(point: float) -> bool:
+        order = np.argsort(np.abs(values - point))
+        negative = int(scores[(values[order] < point)].sum())
+        return min(below[negative], below[int(scores.sum()) - negative]) > 0.025 * 2**num
+
+    shift = hodges_lehmann(values)
+    assert shift.low is not None and shift.high is not None
+    step = 1e-9
+    assert [keeps(shift.low - step), keeps(shift.low + step), keeps(shift.high - step), keeps(shift.high + step)] == [
+        False,
+        True,
+        True,
+        False,
+    ]
+
+
+@pytest.mark.parametrize("num", range(10, 31, 2))
+def test_one_wild_value_of_ten_moves_the_interval_little(num: int) -> None:
+    """The plain test at ten: its interval reaches half way to the wild value."""
+    values = np.random.default_rng(num).normal(0, 0.01, num)
+    values[: num // 10] = -5.0
+    shift, plain = hodges_lehmann(values), hodges_lehmann(values, reach=num)
+    assert shift.low is not None and shift.low > -0.05
+    assert num != 10 or (plain.low is not None and plain.low < -2)
+
+
 def half(width: float, num: int) -> Shift:
     return Shift(0.0, -width, width, num)
 
 
 def test_rounds_needed_by_hand() -> None:
-    assert rounds_needed(half(0.1, 10), 0.05) == 40
-    assert rounds_needed(half(0.06, 10), 0.05) == 16  # 14.4, to the next even
-    assert rounds_needed(half(0.04, 10), 0.05) == 12, "more than there were"
+    """No difference seen: with w = 0.06 sqrt(10 / N) and s = 0.0306 sqrt(1 + 10 / N), N rounds tell with P(|z| < (0.05 - w) / s) and
+    P(|z| > 0.05 / s) together. At 168: w 0.0146, s 0.0315: 74 % and 11 %."""
+    assert rounds_needed(half(0.06, 10), 0.05) == 168
+    assert rounds_needed(half(0.1, 10), 0.05) is None, "more than 200"
+    assert rounds_needed(half(0.035, 10), 0.05) == 28
+    assert rounds_needed(Shift(0.12, 0.12 - 0.06, 0.12 + 0.06, 10), 0.05) == 12, "more than there were"
+    assert rounds_needed(Shift(0.05, -0.01, 0.11, 10), 0.05) is None, "as large as the margin: never"
     assert rounds_needed(Shift(0.0, None, None, 5), 0.05) is None
     assert rounds_needed(half(0.1, 10), 0.0) is None
 
 
 @EXAMPLES
-@given(st.integers(6, 60), st.floats(0, 2), st.floats(0, 2), st.floats(0.001, 0.5))
-def test_rounds_needed_grows_with_the_width(num: int, one: float, other: float, margin: float) -> None:
-    narrow, wide = (rounds_needed(half(width, num), margin) for width in sorted((one, other)))
-    assert narrow is not None and wide is not None
-    assert num < narrow <= wide and narrow >= MIN_ROUNDS
-
-
-@EXAMPLES
-@given(st.integers(6, 60), st.floats(0, 2), st.floats(0.001, 0.5))
-def test_rounds_needed_are_even_so_that_mirrored_orders_cancel(num: int, width: float, margin: float) -> None:
-    needed = rounds_needed(half(width, num), margin)
-    assert needed is not None and needed % 2 == 0
+@given(st.integers(6, 60), st.floats(0, 2), st.floats(0, 0.3), st.floats(0.001, 0.5))
+def test_rounds_needed_are_even_more_than_there_were_and_at_most_200(num: int, width: float, estimate: float, margin: float) -> None:
+    """Even, so that mirrored orders cancel."""
+    needed = rounds_needed(Shift(estimate, estimate - width, estimate + width, num), margin)
+    assert needed is None or (needed % 2 == 0 and max(num, MIN_ROUNDS - 1) < needed <= 200)
 
 
 @pytest.mark.parametrize("num", [2, 3, 5, 10, 40])
@@ -192,7 +225,7 @@ def test_tables_in_which_nothing_changed_raise_no_alarm() -> None:
     tables = [[outcome(*simulated(rng, 1.0)) for _ in range(54)] for _ in range(400)]
     assert np.mean([Outcome.regressed in table for table in tables]) < 0.02
     assert np.mean([Outcome.improved in table for table in tables]) < 0.02
-    assert np.mean([row is Outcome.same for table in tables for row in table]) > 0.7, "and most say that nothing changed"
+    assert np.mean([row is Outcome.same for table in tables for row in table]) > 0.65, "and most say that nothing changed"
 
 
 @pytest.mark.parametrize(("ratio", "expected"), [(1.1, Outcome.regressed), (1 / 1.1, Outcome.improved)])

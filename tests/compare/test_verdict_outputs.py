@@ -20,7 +20,7 @@ from cbbench.compare.verdict_report import Comparison, as_frame, as_grid, as_jso
 from cbbench.compare.verdicts import Outcome, Subject, Verdict
 from cbbench.results.compared_metrics import METRICS
 from cbbench.results.store import Cell, Run
-from tests.compare.test_arms import TWIN, A, B, C, arm, cells, saved
+from tests.compare.test_arms import EXACT_KEYS, TWIN, A, B, C, arm, cells, saved
 
 ODD = {"markup": "<b a='1'>&amp; \"q\" ]]>", "emoji": "\N{PARTY POPPER} é 漢字", "two lines": "one\ntwo\ttab", "percent": "5 % of x: y, z"}
 CONTROL = {"colour": "\x1b[31mred", "nothing": "a\x00b", "half a character": "a\udcffb"}
@@ -78,30 +78,38 @@ def assert_junit(found: Comparison) -> dict[tuple[str, str], str]:
     return {(case.attrib["classname"], case.attrib["name"]): case[0].tag if len(case) else "" for case in suite}
 
 
-KINDS = {"regressed": "failure", "failed": "error", "missing": "error", "not comparable": "skipped", "unresolved": "skipped"}
+KINDS = {"regressed": "failure", "failed": "error", "missing": "error", "not comparable": "error", "unresolved": "error"}
 
 
 def test_junit_has_a_case_a_verdict_and_counts_what_it_has() -> None:
     found = whole("regressed")
     expected = {(f"w.{v.subject.arm}", v.metric.key): KINDS.get(v.outcome, "") for v in found.verdicts}
     assert assert_junit(found) == expected and {"failure", "error", ""} <= set(expected.values())
-    everything = comparison([said("why", outcome, outcome) for outcome in Outcome], fail_on=("unresolved",))
+    everything = comparison([said("why", outcome, outcome) for outcome in Outcome], fail_on=("regressed", "unresolved"))
     assert assert_junit(everything) == {(f"w.{o}", "ttft_s_p50"): KINDS.get(o, "") for o in Outcome} | {
         ("w.unresolved", "ttft_s_p50"): "failure"
     }
+
+
+def test_junit_says_nothing_bad_of_what_no_rule_looks_at() -> None:
+    """I12: p99 was a failure although nothing gated it."""
+    shown_only = [said("why", outcome, outcome, "itl_s_p99") for outcome in Outcome]
+    quiet = {(f"w.{o}", "itl_s_p99"): "" if o in ("same", "improved") else "skipped" for o in Outcome}
+    assert assert_junit(comparison(shown_only, fail_on=("regressed",))) == quiet
+    assert assert_junit(comparison(shown_only)) == quiet, "nor where nothing is gated"
     assert assert_junit(comparison([])) == {}
 
 
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
 def test_junit_keeps_what_is_no_plain_text(odd: str) -> None:
-    found = comparison([said(odd, arm=odd)])
-    assert assert_junit(found) == {(f"w.{odd}", "ttft_s_p50"): "error"}
+    found = comparison([said(odd, arm=odd)], fail_on=("missing",))
+    assert assert_junit(found) == {(f"w.{odd}", "ttft_s_p50"): "failure"}
     assert ElementTree.fromstring(as_junit(found))[0][0][0].text == f"failed: - -> -: {odd}"
 
 
 @pytest.mark.parametrize("odd", CONTROL.values(), ids=CONTROL)
 def test_junit_can_be_read_whatever_a_reason_holds(odd: str) -> None:
-    assert list(assert_junit(comparison([said(odd, arm=odd)])).values()) == ["error"]
+    assert list(assert_junit(comparison([said(odd, arm=odd)], fail_on=("regressed",))).values()) == ["error"]
 
 
 def test_junit_tells_runs_apart() -> None:
@@ -139,7 +147,7 @@ def test_markdown_keeps_a_bar_inside_its_cell() -> None:
 def test_counts_that_did_not_change_share_a_row_and_what_is_the_same_everywhere_stands_below() -> None:
     found = whole()
     grid = as_grid(found.verdicts, found.judgement)
-    assert next(line for line in grid.lines if "8 exact counts" in line)[-2:] == ["same", ""]
+    assert next(line for line in grid.lines if f"{len(EXACT_KEYS) - 2} exact counts" in line)[-2:] == ["same", ""]
     assert grid.note.splitlines()[:2] == ["workload w", "run now"] and "base" in grid.headers, "there are two bases"
     assert len(grid.lines) == 1 + sum(not (v.metric.exact and v.outcome is Outcome.same) for v in found.verdicts)
     assert not {"workload", "run"} & set(grid.headers) and all(len(line) == len(grid.headers) for line in grid.lines)
@@ -195,7 +203,7 @@ def test_json_is_strict_and_complete() -> None:
     data = json.loads(as_json(found), parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
     assert data["schema_version"] == 1
     assert data["gate"]["exit_code"] == 1 and len(data["gate"]["hits"]) == len(found.judgement.hits)
-    assert [run["cells"] for run in data["runs"]] == [[vars(cell) for cell in found.runs[0].cells]]
+    assert [run["cells"] for run in data["runs"]] == [[json.loads(json.dumps(vars(cell))) for cell in found.runs[0].cells]]
     for row, v in zip(data["verdicts"], found.verdicts, strict=True):
         assert (row["arm"], row["base"], row["metric"], row["outcome"], row["why"]) == (
             v.subject.arm, v.subject.base, v.metric.key, v.outcome, v.why,

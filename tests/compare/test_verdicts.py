@@ -84,19 +84,25 @@ def test_the_very_edges(estimate: float, low: float, high: float, outcome: str) 
 def test_sure_of_a_change_but_not_that_it_is_beyond_the_margin_is_unresolved(metric: Metric) -> None:
     verdict = paired(metric, FLAT, worse_by(1.045, metric))
     assert verdict.outcome is Outcome.unresolved
-    assert verdict.rounds_needed is not None and verdict.why == f"about {verdict.rounds_needed} rounds would tell"
+    assert (verdict.rounds_needed or 0) > 100 and verdict.why == f"about {verdict.rounds_needed} rounds would tell"
+    closer = paired(metric, FLAT, worse_by(1.049, metric))
+    assert closer.rounds_needed is None and closer.why == "too close to the margin to tell: at least 200 rounds"
 
 
 def test_noise_that_hides_everything_is_unresolved_with_the_rounds_that_would_tell() -> None:
     noisy = rounds(0.7, 1.4, 0.8, 1.3, 0.9, 1.5, 0.75, 1.2, 1.1, 1.0)
     verdict = paired(SLOWER_IS_WORSE, FLAT, noisy)
-    assert verdict.outcome is Outcome.unresolved and verdict.rounds_needed is not None and verdict.rounds_needed > 100
+    assert (
+        verdict.outcome is Outcome.unresolved
+        and verdict.rounds_needed is None
+        and verdict.why == "too close to the margin to tell: at least 200 rounds"
+    )
 
 
 @pytest.mark.parametrize("num", [1, 2, 5])
 def test_fewer_than_six_rounds_say_nothing_however_large_the_change(num: int) -> None:
     verdict = paired(SLOWER_IS_WORSE, rounds(*[1.0] * num), rounds(*[2.0] * num))
-    assert (verdict.outcome, verdict.rounds_needed, verdict.why) == ("unresolved", 6, f"{num} of the 6 rounds needed")
+    assert (verdict.outcome, verdict.rounds_needed, verdict.why) == ("unresolved", 18, f"{num} of the 6 rounds needed, 18 are recommended")
     assert verdict.ratio() == 2.0 and verdict.ratio("low") is None
     assert paired(SLOWER_IS_WORSE, rounds(*[1.0] * 6), rounds(*[2.0] * 6)).outcome is Outcome.regressed
 
@@ -122,7 +128,7 @@ def test_a_round_without_a_positive_number_is_no_round(odd: Any) -> None:
     enough = paired(SLOWER_IS_WORSE, FLAT, rounds(*[1.2] * 9, odd))
     assert (enough.outcome, enough.shift.num if enough.shift else 0) == ("regressed", 9)
     few = paired(SLOWER_IS_WORSE, rounds(*[odd] * 5, *[1.0] * 5), FLAT)
-    assert (few.outcome, few.why) == ("unresolved", "5 of the 6 rounds needed")
+    assert (few.outcome, few.why) == ("unresolved", "5 of the 6 rounds needed, 18 are recommended")
     if odd is not None:
         none = paired(SLOWER_IS_WORSE, FLAT, rounds(*[odd] * 10))
         assert (none.outcome, none.shift) == ("not comparable", None)

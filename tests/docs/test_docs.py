@@ -9,11 +9,9 @@ import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import matplotlib as mpl
 import pytest
-import yaml
 
 from cbbench import plugins
 from cbbench.report.figure.kinds import METADATA
@@ -21,11 +19,10 @@ from cbbench.results import tables
 from cbbench.results.definitions import DEFINITIONS
 from cbbench.results.metrics import summarize
 from cbbench.runs.config import Overrides, build_arms
-from cbbench.schedulers.base import Scheduler
 from cbbench.workload.file import read_workload
 from tests.docs import pages, pictures
 from tests.docs.test_shipped import parsed
-from tests.support.commands import ENVIRONMENT, command
+from tests.support.commands import ENVIRONMENT
 from tests.support.engines import assert_exact, num_preemptions, requests, run, tiny
 
 ROOT, DOCS, PAGES = pages.ROOT, pages.DOCS, pages.PAGES
@@ -45,7 +42,10 @@ def commands(page: Path) -> list[str]:
     return [line for line in written if line.startswith("cbbench ")]
 
 
-@pytest.mark.parametrize(("kind", "name"), [(kind, page.stem) for kind, folder in FOLDERS.items() for page in sorted((DOCS / folder).glob("*.md"))])
+PAGES_OF = [(kind, page.stem) for kind, folder in FOLDERS.items() for page in sorted((DOCS / folder).glob("*.md"))]
+
+
+@pytest.mark.parametrize(("kind", "name"), PAGES_OF)
 def test_a_page_of_a_strategy_prints_what_the_code_says_of_it(kind: str, name: str) -> None:
     text = (DOCS / FOLDERS[kind] / f"{name}.md").read_text()
     assert f"<!-- made: strategy {kind} {name} -->" in text and "<!-- made: measured " in text
@@ -56,8 +56,9 @@ def test_a_page_of_a_strategy_prints_what_the_code_says_of_it(kind: str, name: s
 def test_every_strategy_of_the_readme_has_a_page() -> None:
     """A new file needs none: it is listed, run and tested as it is."""
     table = re.findall(r"^\| (?:`--\w+`)? *\| `(\w+)` \|", (ROOT / "README.md").read_text(), re.MULTILINE)
-    written = {page.stem for folder in FOLDERS.values() for page in (DOCS / folder).glob("*.md")}
+    written = {name for _, name in PAGES_OF}
     assert len(table) >= 10 and {*table} == written
+
 
 @every_page
 def test_what_is_made_from_records_and_code_is_up_to_date(page: Path) -> None:
@@ -149,7 +150,7 @@ def test_the_scheduler_on_its_page_does_what_it_says(written: Path) -> None:
 def test_a_command_of_the_pages_parses_and_names_what_exists(written: Path, line: str) -> None:
     words = shlex.split(line)[1:]
     name, values = parsed(words if len(words) > 1 or words[0] in ("list", "doctor") else [*words, "--help"])
-    if name == "run":
+    if name == "run" and values["workload"] and "traffic.yaml" not in line:  # test_ci_page.py follows ci.md
         axes = {axis: values[axis] for axis in plugins.AXES}
         read = read_workload(ROOT / values["workload"])
         assert build_arms(read, Overrides(axes, values["arm"], values["set_"], values["memory_budget"], values["max_num_seqs"]))
@@ -217,35 +218,3 @@ def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_
         loaded = re.findall(r"<(?:script|img|iframe|source)[^>]* src=\"([^\"]*)\"|<link[^>]* href=\"([^\"]*)\"", path.read_text())
         assert not [url for pair in loaded for url in pair if "//" in url], path.name
     assert not [path for path in tmp_path.rglob("*") if path.suffix == ".jsonl"], "records are no part of the site"
-
-
-def workflow() -> dict[str, Any]:
-    (text,) = blocks(DOCS / "ci.md", "yaml")
-    found: dict[str, Any] = yaml.safe_load(text)
-    return found
-
-
-def test_the_workflow_to_copy_is_one_and_its_steps_exist() -> None:
-    steps = workflow()["jobs"]["counts"]["steps"]
-    ours = yaml.safe_load((ROOT / ".github" / "workflows" / "perf.yml").read_text())["jobs"]["counts"]["steps"]
-    assert [step.get("uses") for step in steps if "uses" in step] == [step.get("uses") for step in ours if "uses" in step]
-    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    for words in (shlex.split(step["run"]) for step in steps if "run" in step):
-        if words[0] == "make":
-            assert {*words[1:]} <= {*targets}
-        else:
-            assert words[0] == ".venv/bin/cbbench" and parsed(words[1:])[0] in ("run", "compare")
-
-
-def test_the_gate_on_the_page_passes_and_catches_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its commands as they stand, in another folder."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "workloads").symlink_to(ROOT / "workloads")
-    first, save = (shlex.split(line)[1:] for line in commands(DOCS / "ci.md")[:2])
-    again, judge = (shlex.split(step["run"])[1:] for step in workflow()["jobs"]["counts"]["steps"] if ".venv" in step.get("run", ""))
-    assert [command(*words).code for words in (first, save)] == [0, 0] and first == again
-    (tmp_path / "build" / "perf").rename(tmp_path / "old")
-    assert [command(*words).code for words in (again, judge)] == [0, 0]
-    (tmp_path / "build" / "perf").rename(tmp_path / "older")
-    monkeypatch.setattr(Scheduler, "admit", Scheduler.admit_one)  # a change that makes everybody wait a step longer
-    assert [command(*words).code for words in (again, judge)] == [0, 1]

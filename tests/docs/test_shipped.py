@@ -82,6 +82,9 @@ COMMANDS = commands()
 def parsed(words: list[str]) -> tuple[str, dict[str, Any]]:
     """The command and the values that it would run with; raises where there is no such command or option. Nothing is run."""
     calls: list[tuple[str, dict[str, Any]]] = []
+    if words[0].startswith("--"):  # carried out at once; --install-completion changes the user's shell
+        assert words[0] in ("--help", "--version", "--install-completion", "--show-completion")
+        return "help", {}
 
     def watch(name: str) -> Callable[..., None]:
         return lambda **values: calls.append((name, values))

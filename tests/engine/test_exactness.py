@@ -30,7 +30,7 @@ from tests.support.engines import (
 from tests.support.step_hooks import TickClock, queued_for_memory, split_chunks
 
 MIXED = "1/4@0 17/9@0 5/12@0 30/3@0 8/1@0 16/16@0 3/20@0 33/7@0 2/11@0"
-GROWING = ("cat", "paged")  # caches that take memory as a sequence grows, so that others may have to give way
+GROWING = ("cat", "paged", "prefix")  # caches that take memory as a sequence grows, so that others may have to give way
 SMALL = {"scheduler.max_num_batched_tokens": 7, "kv.block_size": 7, "kv.reserve": "exact"}
 
 
@@ -143,7 +143,7 @@ def test_the_pools_of_these_tests_are_poisoned(model: Model, kv: str) -> None:
     if pool is not None:
         assert pool.keys.isnan().all() and pool.values.isnan().all() and pool.keys.numel() > 0
     blocks = getattr(engine.cache, "free_blocks", None)
-    assert (blocks is not None) == (kv == "paged")
+    assert (blocks is not None) == (kv in ("paged", "prefix"))
     assert blocks is None or blocks not in (sorted(blocks), sorted(blocks)[::-1])
 
 

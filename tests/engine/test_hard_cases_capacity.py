@@ -54,10 +54,13 @@ def model() -> Model:
     return tiny(max_position_embeddings=2048)
 
 
+BLOCKS = ("paged", "prefix")  # memory in blocks
+
+
 def asked(spec: str) -> list[Request]:
-    """p/g@t without a model, every output as long as allowed."""
+    """p/g@t without a model, no two prompts alike, every output as long as allowed."""
     lengths = [[float(x) for x in re.split("[/@]", word)] for word in spec.split()]
-    return [Request(f"r{i}", (3,) * int(p), int(g), t, output_ids=tuple(range(int(g)))) for i, (p, g, t) in enumerate(lengths)]
+    return [Request(f"r{i}", (3 + i,) * int(p), int(g), t, output_ids=tuple(range(int(g)))) for i, (p, g, t) in enumerate(lengths)]
 
 
 @every_pairing
@@ -67,7 +70,7 @@ def test_a_request_larger_than_the_pool_is_refused_and_the_others_finish(model: 
     options = {"kv.block_size": 16, "kv.reserve": "exact"}
     engine = run(model, made, scheduler, attn, kv, budget_tokens=32, options=options)
     assert_exact(engine, refused=["r1"])
-    needed, available = ("3", "2") if kv == "paged" else ("39", "32")
+    needed, available = ("3", "2") if kv in BLOCKS else ("39", "32")
     assert re.findall(r"\d+", (engine.sequences[1].reason or "").replace("of 16", "")) == [needed, available]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from cbbench.schedulers.continuous import Continuous
 from tests.support.engines import ATTENTIONS, CACHES, SCHEDULERS, assert_exact, every_pairing, num_preemptions, requests, run
 from tests.support.step_hooks import queued_for_memory, run_watched
 
-GROWING = ("cat", "paged")
+GROWING = ("cat", "paged", "prefix")
 
 
 class EvictsAll(Continuous):
@@ -78,18 +79,20 @@ def test_two_that_outgrow_the_pool_together_are_exact(model: Model, scheduler: s
 
 @every_pairing
 def test_every_position_is_computed_once_a_life(model: Model, positions: dict[int, list[int]], scheduler: str, attn: str, kv: str) -> None:
-    """Case 44: 0, 1, 2, ... over prefill, chunks, decode; after a preemption once more from 0, and never one too high."""
+    """Case 44: 0, 1, 2, ... over prefill, chunks, decode; after a preemption once more from 0, or from behind what the cache still
+    knows, and never one too high."""
     made = requests(model, "9/14@0 11/12@0 8/15@0", ignore_eos=True)
     options = {"scheduler.max_num_batched_tokens": 7, "kv.block_size": 4, "kv.reserve": "exact"}
     engine = run(model, made, scheduler, attn, kv, budget_tokens=48, options=options)
     assert num_preemptions(engine) > 0 or kv not in GROWING
     for sequence in engine.sequences:
         seen = positions[sequence.index]
-        starts = [i for i, position in enumerate(seen) if position == 0]
+        starts = [0, *(i for i, (before, position) in enumerate(pairwise(seen), 1) if position != before + 1)]
         lives = [seen[a:b] for a, b in zip(starts, [*starts[1:], len(seen)], strict=True)]
-        assert len(lives) <= 1 + sequence.num_preemptions
-        assert all(life == list(range(len(life))) for life in lives)
-        assert len(lives[-1]) == sequence.request.max_kv_tokens, "the last token is never fed back"
+        assert len(lives) <= 1 + sequence.num_preemptions and seen[0] == 0
+        assert all(life == list(range(life[0], life[0] + len(life))) and (life[0] == 0 or kv == "prefix") for life in lives)
+        assert all(later[0] % 4 == 0 and later[0] <= before[-1] for before, later in pairwise(lives))
+        assert lives[-1][-1] + 1 == sequence.request.max_kv_tokens, "the last token is never fed back"
         assert len(seen) == sequence.request.max_kv_tokens + sequence.recomputed_tokens
     assert_exact(engine)
 
@@ -104,9 +107,11 @@ def test_all_preempted_at_once_resume_by_a_prefill_over_prompt_and_output(model:
     engine = run(model, made, f"{__name__}:EvictsAll", attn, kv, budget_tokens=120, options=options)
     (resumed,) = [step for step in engine.steps if step.preempted]
     assert sorted(resumed.preempted) == [0, 1, 2]
-    assert [row[1:] for row in resumed.rows] == [(0, 0, 7 + after), (1, 0, 12 + after), (2, 0, 3 + after)]
-    assert {passed[0] for passed in resumed.passes} == {"prefill"}
-    assert [s.recomputed_tokens for s in engine.sequences] == [7 + after - 1, 12 + after - 1, 3 + after - 1]
+    tokens = [7 + after, 12 + after, 3 + after]
+    known = [(num - 1) // 4 * 4 if kv == "prefix" else 0 for num in tokens]  # its own blocks, but not the last token
+    assert [row[1:] for row in resumed.rows] == [(i, start, num - start) for i, (start, num) in enumerate(zip(known, tokens, strict=True))]
+    assert kv == "prefix" or {passed[0] for passed in resumed.passes} == {"prefill"}
+    assert [s.recomputed_tokens for s in engine.sequences] == [num - 1 - start for start, num in zip(known, tokens, strict=True)]
     assert all(len(s.output_ids) == 20 == len(s.token_times_s) for s in engine.sequences)
     assert_exact(engine)
 

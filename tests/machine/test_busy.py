@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
@@ -100,3 +103,13 @@ def test_the_table_says_so() -> None:
     grids = tables.grids(tables.table_rows([run_of({"a": [0.01], "b": [0.3]}, {"a": 1.0, "b": 2.0})]))
     assert "busy machine, times are not comparable: other processes took CPU time during b 30.0 %" in grids[0].note
     assert "busy" not in tables.grids(tables.table_rows([run_of({"a": [0.01]}, {"a": 1.0})]))[0].note
+
+
+def test_the_time_of_a_peers_own_process_is_not_that_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    own_s = sum(psutil.Process().cpu_times()[:2])
+    with subprocess.Popen(["sleep", "60"]) as child:
+        assert busy._family_s(os.getpid()) >= own_s > 0 == busy._family_s(child.pid)
+        child.kill()
+    assert busy._family_s(child.pid) == 0.0, "it has ended"
+    monkeypatch.setattr(busy, "_family_s", lambda pid: 1e6 * pid)
+    assert 3e6 <= OthersTime([1, 2])._now()[2] < 4e6 and OthersTime()._now()[2] < 1e6

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -15,12 +17,12 @@ def test_cpus_of_one_name_are_told_apart_by_model_vectors_and_cache(monkeypatch:
         "cpu family": "25",
         "model": "17",
         "stepping": "1",
-        "cache size": "1024 KB",
         "flags": "fpu avx2 avx512f",
     }
     text = "".join(f"{name}\t: {value}\n" for name, value in facts.items()) + "\n"
     monkeypatch.setattr(fingerprint.Path, "read_text", lambda self: text)
-    assert fingerprint.cpu_details() == {"cpu_model": "25/17/1", "vector": "avx2 avx512f", "cache": "1024 KB"}
+    monkeypatch.setattr(fingerprint, "last_cache", lambda: "32768K")
+    assert fingerprint.cpu_details() == {"cpu_model": "25/17/1", "vector": "avx2 avx512f", "cache": "32768K"}
     monkeypatch.setattr(fingerprint.Path, "read_text", lambda self: text.replace(" avx512f", ""))
     assert fingerprint.cpu_details()["vector"] == "avx2"
 
@@ -30,7 +32,16 @@ def test_a_machine_that_tells_nothing_is_none(monkeypatch: pytest.MonkeyPatch) -
         raise OSError
 
     monkeypatch.setattr(fingerprint.Path, "read_text", nothing)
+    monkeypatch.setattr(fingerprint, "last_cache", lambda: None)
     assert fingerprint.cpu_details() == {"cpu_model": None, "vector": None, "cache": None}
+
+
+def test_the_last_cache_is_that_of_the_highest_level(tmp_path: Path) -> None:
+    for index, size in enumerate(("32K", "32K", "512K", "32768K")):
+        (tmp_path / f"index{index}").mkdir()
+        (tmp_path / f"index{index}" / "size").write_text(size + "\n")
+    assert fingerprint.last_cache(tmp_path) == "32768K"
+    assert fingerprint.last_cache(tmp_path / "nowhere") is None
 
 
 def test_the_code_s_commit_is_known_in_a_checkout() -> None:

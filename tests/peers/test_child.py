@@ -29,6 +29,8 @@ def test_it_is_judged_by_the_same_tokens_as_the_arms_and_named_with_its_version(
     assert (cell_of(tmp_path)["peer"], cell_of(tmp_path)["peer_version"]) == (FAKE, "1.2.3")
     added = [(note["added"], note["request"]["max_new_tokens"]) for note in engine.notes("added")]
     assert added == [(0, 4), (1, 4), (2, 1), (3, 4), (0, 7), (1, 5), (2, 1), (3, 12)], "the warm-up first, and none of it counted"
+    order = [next(iter({"added", "forgot"} & {*note})) for note in engine.notes() if {"added", "forgot"} & {*note}]
+    assert order == ["added"] * 4 + ["forgot"] + ["added"] * 4, "what it kept of the warm-up is gone"
     assert engine.all_gone()
 
 
@@ -99,7 +101,7 @@ def test_an_engine_is_given_memory_for_a_full_batch_of_the_longest_request(engin
     assert note["setting"] | {"model_dir": ""} == {
         "model_dir": "", "dtype": "float32", "device": "cpu",
         "num_threads": 7, "max_num_seqs": 3, "longest": longest, "kv_tokens": 3 * longest,
-        "kv_bytes": 3 * longest * tiny().spec.bytes_per_token, "max_num_batched_tokens": 600, "eos_ids": [2],
+        "kv_bytes": 3 * longest * tiny().spec.bytes_per_token, "max_num_batched_tokens": 600, "eos_ids": [2], "options": {},
     }  # fmt: skip
 
 

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from cbbench.clock import RealClock
-from cbbench.peers._child import ChildOptions, ChildPeer
+from cbbench.peers._child import ChildPeer
 from cbbench.peers.base import Setting
 from cbbench.peers.openvino import OpenVino
 from cbbench.peers.vllm import Vllm
 from cbbench.request import Request
+from cbbench.runs.config import build_peers
 from tests.support.commands import read_lines
 from tests.support.engines import as_it_comes, requests, tiny
 from tests.support.fake_engines import FILES
@@ -52,14 +53,15 @@ def asked() -> tuple[list[Request], frozenset[int]]:
     return [replace(first, ignore_eos=False), *rest], frozenset({first.output_ids[2]})
 
 
-def answers(cls: type[ChildPeer], runs: int = 1, **changed: Any) -> list[tuple[int, ...]]:
+def answers(cls: type[ChildPeer], runs: int = 1, options: dict[str, Any] | None = None, **changed: Any) -> list[tuple[int, ...]]:
     """Of the last of some runs on one engine."""
     made, eos_ids = asked()
     setting = Setting(3, "float32", "cpu", 5, as_it_comes, tiny().digest, eos_ids, tiny().spec.bytes_per_token)
-    peer = cls(replace(setting, **changed), ChildOptions())
+    peer = cls(replace(setting, **changed), cls.Options(**(options or {})))
     try:
         peer.start(made)
         for _ in range(runs):
+            peer.forget_prompts()
             found = peer.run(made, RealClock())
     finally:
         peer.stop()
@@ -120,13 +122,13 @@ def test_a_request_that_openvino_drops_for_want_of_memory_is_no_answer(place: Pa
         answers(OpenVino)
 
 
-def test_vllm_runs_our_weights_in_one_process_without_what_the_arms_do_not_have(place: Path) -> None:
+def test_vllm_runs_our_weights_in_one_process_with_its_own_defaults(place: Path) -> None:
     answers(Vllm)
     (note,) = notes(place, "llm")
     (folder,) = (place / "cache" / "peers").glob("*/hf")
     assert note["llm"] == {
         "model": str(folder), "skip_tokenizer_init": True, "dtype": "float32", "max_num_seqs": 3, "max_num_batched_tokens": 604,
-        "max_model_len": 604, "enforce_eager": True, "enable_prefix_caching": False, "generation_config": "vllm", "disable_log_stats": True,
+        "max_model_len": 604, "enforce_eager": False, "enable_prefix_caching": True, "generation_config": "vllm", "disable_log_stats": True,
     }  # fmt: skip
     assert (note["in_process"], note["gib"]) == (True, "1") and [n["threads"] for n in notes(place, "threads")] == [5]
 
@@ -150,3 +152,20 @@ def test_vllm_is_asked_for_greedy_tokens_and_for_an_end_of_sequence_where_it_cou
 def test_a_vllm_built_for_another_device_is_no_row_of_this_table(place: Path) -> None:
     with pytest.raises(RuntimeError, match="this vllm is a build for cpu, the run is on cuda"):
         answers(Vllm, device="cuda")
+
+
+def test_what_is_not_vllms_default_is_an_option_and_stands_in_the_label(place: Path) -> None:
+    answers(Vllm, options={"eager": True, "prefix_cache": False})
+    (note,) = notes(place, "llm")
+    assert (note["llm"]["enforce_eager"], note["llm"]["enable_prefix_caching"]) == (True, False)
+    labels = [build_peers("vllm", sets, ["vllm=python"], 3)[0].label for sets in ([], ["peer.eager=true"])]
+    assert labels == ["vllm", "vllm(eager=True)"]
+
+
+def test_vllm_begins_each_round_with_an_empty_prefix_cache(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers(Vllm, runs=2)
+    order = [next(iter(note.keys() & {"forgot", "number"}), None) for note in read_lines(place / "notes.jsonl")]
+    assert [what for what in order if what] == ["forgot", *["number"] * 3] * 2
+    monkeypatch.setenv("FAKE_KEEPS", "1")
+    with pytest.raises(RuntimeError, match="vllm: RuntimeError: vllm did not empty its prefix cache"):
+        answers(Vllm)

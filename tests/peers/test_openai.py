@@ -80,6 +80,8 @@ def test_it_is_asked_for_greedy_tokens_of_the_very_prompt_ids_after_a_probe_of_o
 ) -> None:
     fake.answer = Completions(outputs)
     assert run_peer(recorded, tmp_path, fake, "--max-num-seqs", "1", "--set", "peer.model=mine").code == 0
+    salts = [body.pop("cache_salt") for _, body, _ in fake.asked]
+    assert len({*salts}) == 2, "the probe's, and the round's"
     same = {"model": "mine", "temperature": 0, "stream": True, "stream_options": {"include_usage": True}, "return_token_ids": True}
     forced = [{"ignore_eos": True} if row.get("ignore_eos") else {} for row in SOURCE]
     rows = [{"prompt": row["prompt_ids"], "max_tokens": row["max_new_tokens"]} for row in SOURCE]
@@ -99,7 +101,7 @@ def test_a_server_that_refuses_words_it_does_not_know_is_asked_without_them_and_
     row, arm = ended.rows["openai"], ended.rows[ARM]
     assert (row["exact_checked"], row["requests_completed"], row["output_tokens"]) == (0, 4, arm["output_tokens"])
     assert row["ttft_s_p50"] > 0 and row["tpot_s_p50"] > 0, "one event is one token: its moment is known"
-    assert ["return_token_ids" in body for _, body, _ in fake.asked] == [True, *[False] * 5]
+    assert ["return_token_ids" in body for _, body, _ in fake.asked] == [True, True, *[False] * 6]
     assert all({*line["output_ids"]} == {UNKNOWN} and "outcome" not in line for line in saved(tmp_path)[1])
     assert "unverified" in (run_folder(tmp_path / "results") / "summary.md").read_text()
 
@@ -136,19 +138,24 @@ def test_without_usage_events_are_counted(fake: Fake) -> None:
 
 def test_tokens_without_text_are_counted_and_not_taken_for_none(recorded: Path, tmp_path: Path, fake: Fake) -> None:
     """An end of sequence, or half a character: the server counts it and shows no text."""
-    events = [{"choices": [{"text": "", "finish_reason": "stop"}]}, {"choices": [], "usage": {"completion_tokens": 1}}]
-    fake.answer = lambda *_: Stream(events)
+    fake.answer = lambda _, body: Stream(
+        [{"choices": [{"text": "", "finish_reason": "length"}]}, {"choices": [], "usage": {"completion_tokens": body["max_tokens"]}}]
+    )
     ended = run_peer(recorded, tmp_path, fake)
     assert ended.code == 0, ended.err
-    assert [ended.rows["openai"][key] for key in ("output_tokens", "exact_checked", "exact_wrong")] == [4, 0, 0]
+    assert [ended.rows["openai"][key] for key in ("output_tokens", "exact_checked", "exact_wrong")] == [7 + 5 + 1 + 12, 0, 0]
 
 
 def test_a_tail_behind_the_end_of_sequence_does_not_count_unless_it_was_asked_for(fake: Fake) -> None:
-    asked = [Request("a", (5, 6), 6), Request("b", (5, 6), 6, ignore_eos=True), Request("c", (5, 6), 2)]
-    fake.answer = lambda *_: Stream([{"choices": [{"token_ids": [token], "text": "x"}]} for token in (7, 8, 2, 9, 9, 9)])
+    asked = [Request("a", (5, 6), 6), Request("b", (5, 6), 6, ignore_eos=True)]
+    tail = [
+        {"choices": [{"token_ids": [token], "text": "x", "finish_reason": end}]}
+        for token, end in zip((7, 8, 2, 9, 9, 9), (*[None] * 5, "length"), strict=True)
+    ]
+    fake.answer = lambda _, body: Stream(tail if body["max_tokens"] == 6 else [tail[-1]])
     found = answers(fake, asked)
-    assert [answer.output_ids for answer in found] == [[7, 8, 2], [7, 8, 2, 9, 9, 9], [7, 8]]
-    assert [len(answer.token_times_s or []) for answer in found] == [3, 6, 2]
+    assert [answer.output_ids for answer in found] == [[7, 8, 2], [7, 8, 2, 9, 9, 9]]
+    assert [len(answer.token_times_s or []) for answer in found] == [3, 6]
 
 
 def test_as_many_requests_as_the_arms_have_places_are_under_way_and_never_more(fake: Fake) -> None:

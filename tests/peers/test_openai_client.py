@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cbbench.peers import _openai_client as openai_api
+from cbbench.peers import _openai_client
 from cbbench.peers._openai_client import Server
 from tests.support.commands import refusal
 from tests.support.servers import Fake, Stream, fake, serving
@@ -45,7 +45,10 @@ def test_the_model_is_the_named_one_or_the_first_that_the_server_lists(fake: Fak
     assert refusal(lambda: Server(fake.url, None, FLAGS)) == f"{fake.url}/models lists no model; name one with --its-model"
 
 
-@pytest.mark.parametrize("url", ["localhost:8000/v1", "", "ftp://localhost/v1", "file:///etc/passwd"])
+@pytest.mark.parametrize(
+    "url",
+    ["localhost:8000/v1", "", "ftp://localhost/v1", "file:///etc/passwd", "http://", "http://a/v1?key=1", "http://a/v1#x", "http://a b/v1"],
+)
 def test_a_url_of_another_kind_is_refused_in_the_users_words(url: str) -> None:
     assert refusal(lambda: Server(url, "m", FLAGS)) == f"--url {url}: should be a URL like http://localhost:8000/v1"
 
@@ -77,6 +80,7 @@ def test_an_event_is_read_however_its_lines_are_written_and_the_rest_of_the_prot
     )
     assert stream(fake, *lines) == [{"a": 1}, {"a": 2}, {"a": "\u2028é"}]
     assert stream(fake) == []
+    assert stream(fake, b'data: {"a":\ndata: 1}\n\n') == [{"a": 1}], "data in two lines"
 
 
 def test_what_follows_the_end_is_no_event(fake: Fake) -> None:
@@ -98,6 +102,24 @@ def test_what_is_no_event_is_one_line(fake: Fake, raw: bytes) -> None:
     assert broken(fake, EVENT, raw) != ""
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"error": {"message": "no such model", "code": 404}}, "no such model"),
+        ({"error": "no such model"}, "no such model"),
+        ({"object": "error", "message": "no such model"}, "no such model"),
+        ({"detail": [{"loc": ["body"]}]}, '[{"loc": ["body"]}]'),
+        ({"a": 1}, '{"a": 1}'),
+        ("no such model", "no such model"),
+        ("", ""),
+    ],
+    ids=str,
+)
+def test_an_error_in_json_is_said_in_its_words_for_a_person(fake: Fake, body: Any, said: str) -> None:
+    fake.models = (404, body)
+    assert refusal(lambda: Server(fake.url, None, FLAGS)) == f"{fake.url}/models: 404 Not Found: {said}".strip()
+
+
 @pytest.mark.parametrize(("code", "reason"), [(400, "Bad Request"), (401, "Unauthorized"), (503, "Service Unavailable")])
 def test_a_refusal_has_its_code_and_the_beginning_of_the_servers_words(fake: Fake, code: int, reason: str) -> None:
     fake.answer = lambda *_: (code, "too\n\tlong" + "x" * 900)
@@ -105,8 +127,7 @@ def test_a_refusal_has_its_code_and_the_beginning_of_the_servers_words(fake: Fak
     assert message.startswith(f"{fake.url}/completions: {code} {reason}: too longxxx") and len(message) < 400
 
 
-def test_a_server_that_says_nothing_for_too_long_is_one_line(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openai_api, "TIMEOUT_S", 0.05)
+def test_a_server_that_says_nothing_for_too_long_is_one_line(fake: Fake) -> None:
     over = threading.Event()
 
     def events() -> Iterator[Any]:
@@ -115,7 +136,7 @@ def test_a_server_that_says_nothing_for_too_long_is_one_line(fake: Fake, monkeyp
 
     fake.answer = lambda *_: Stream(events())
     try:
-        assert "timed out" in refusal(lambda: [*Server(fake.url, "m", FLAGS).stream("completions", {})])
+        assert "timed out" in refusal(lambda: [*Server(fake.url, "m", FLAGS, timeout_s=0.05).stream("completions", {})])
     finally:
         over.set()
 
@@ -131,8 +152,8 @@ def test_the_key_is_sent_where_there_is_one_and_not_to_another_server(fake: Fake
     assert Server(fake.url, None, FLAGS).model == "first"
     assert fake.visits == [("/v1/models", "Bearer sk-secret")]
     fake.redirect = second.url
-    assert Server(fake.url, None, FLAGS).model == "first"
-    assert second.visits == [("/v1/models", None)]
+    moved = f"{fake.url}/models: 302 Found: it has moved to {second.url}/models; give the new URL with --url"
+    assert refusal(lambda: Server(fake.url, None, FLAGS)) == moved and second.visits == [], "not followed"
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", " "], ids=repr)
@@ -153,3 +174,45 @@ def test_a_server_that_repeats_the_key_does_not_make_us_show_it(fake: Fake, monk
     fake.models = (401, "no such key: sk-secret")
     message = refusal(lambda: Server(fake.url, None, FLAGS))
     assert message.startswith(f"{fake.url}/models: 401 Unauthorized: no such key: ") and "sk-secret" not in message
+
+
+def test_a_password_in_a_url_is_refused_and_not_shown() -> None:
+    message = refusal(lambda: Server("http://me:secret@localhost/v1", "m", FLAGS))
+    assert message == "--url: no name or password in the URL; a key is read from OPENAI_API_KEY"
+
+
+def test_an_answer_that_is_longer_than_memory_should_hold_is_one_line(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_openai_client, "MAX_REPLY_BYTES", 100)
+    fake.models = "[" + "1," * 100
+    assert refusal(lambda: Server(fake.url, None, FLAGS)) == f"{fake.url}/models: the answer is longer than 100 bytes"
+
+
+def test_an_event_without_end_is_one_line(fake: Fake) -> None:
+    assert "exceeded the" in broken(fake, b"data: " + b"x" * 2**21)
+
+
+def test_json_that_is_too_deep_is_one_line(fake: Fake) -> None:
+    assert broken(fake, b"data: " + b"[" * 100_000 + b"\n\n").startswith("no JSON (")
+
+
+def test_what_a_server_says_cannot_steer_a_terminal(fake: Fake) -> None:
+    fake.models = (500, "red \x1b[31m and\x07 a bell")
+    assert refusal(lambda: Server(fake.url, None, FLAGS)) == f"{fake.url}/models: 500 Internal Server Error: red [31m and a bell"
+
+
+def with_proxy(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    for name in ("NO_PROXY", "no_proxy", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HTTP_PROXY", url)
+
+
+def test_a_server_on_this_machine_is_asked_directly_whatever_proxy_there_is(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_proxy(monkeypatch, "http://127.0.0.1:9")
+    assert Server(fake.url, None, FLAGS).model == "first"
+    assert Server(fake.url.replace("127.0.0.1", "localhost"), None, FLAGS).model == "first"
+
+
+def test_another_server_is_asked_through_the_proxy_of_the_environment(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_proxy(monkeypatch, fake.url.removesuffix("/v1"))
+    assert "404 Not Found" in refusal(lambda: Server("http://far.invalid/v1", None, FLAGS))
+    assert [path for path, _ in fake.visits] == ["http://far.invalid/v1/models"]

@@ -94,7 +94,7 @@ def test_a_server_that_is_gone_or_has_no_models_is_a_failed_row_and_the_arms_hav
         ended = run_peer(recorded, tmp_path / folder, fake)
         cell, lines = saved(tmp_path / folder)
         assert ended.code == 3 and ended.rows[ARM]["exact_matched"] == 4 and lines == []
-        assert cell["failed"].startswith(f"UserError: {address}/models: ") and said in cell["failed"]
+        assert cell["failed"].startswith(f"{address}/models: ") and said in cell["failed"]
 
 
 def test_an_interrupt_ends_the_run_without_asking_for_what_is_still_to_come(

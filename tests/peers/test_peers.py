@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cbbench import plugins
-from cbbench.clock import RealClock
-from cbbench.peers.base import Answer, Setting, describe_answer, until_end
+from cbbench.clock import RealClock, VirtualClock
+from cbbench.peers.base import Answer, Setting, describe_answer, shortfall, until_end
+from cbbench.peers.hf_continuous import HfContinuous
 from cbbench.peers.hf_generate import HfGenerate
 from cbbench.request import Request
 from tests.support.commands import command, read_lines, run_folder, run_json
@@ -60,9 +63,65 @@ def test_generate_runs_a_batch_to_its_longest_and_each_request_keeps_its_own() -
     assert min(a.first_scheduled_s or 0 for a in second) >= max(a.ended_s or 0 for a in first), "the next batch waits for all of it"
 
 
-def test_a_batch_begins_when_its_last_request_has_arrived() -> None:
-    made = requests(tiny(), "5/3@0 6/2@0.2", ignore_eos=True)
-    assert all((answer.first_scheduled_s or 0) >= 0.2 for answer in answers_of(made, 2))
+def test_a_batch_is_made_of_what_has_arrived_and_waits_for_no_other() -> None:
+    """The rule of our static scheduler."""
+    made = requests(tiny(), "5/3@0 6/2@0 7/2@0.2", ignore_eos=True)
+    peer = HfGenerate(Setting(3, "float32", "cpu", 1, as_it_comes), HfGenerate.Options())
+    first, second, late = peer.run(made, VirtualClock())  # type: ignore[arg-type]  # on which a batch takes no time
+    assert [answer.first_scheduled_s for answer in (first, second, late)] == [0, 0, 0.2]
+    assert [tuple(answer.output_ids) for answer in (first, second, late)] == [request.output_ids for request in made]
+
+
+def test_one_request_that_ignores_its_end_leaves_the_ends_of_its_batch_alone() -> None:
+    """The others end at their end-of-sequence token, the batch with the last of them; nothing is computed to the longest length."""
+    free, forced = requests(tiny(), "5/30 6/4", ignore_eos=True)
+    assert free.output_ids is not None and forced.output_ids is not None
+    end = free.output_ids[2]
+    made = [replace(free, ignore_eos=False), forced]
+    model = SimpleNamespace(hf=as_it_comes().hf, eos_ids=frozenset({end}), device="cpu")
+    steps: list[int] = []
+    handle = model.hf.register_forward_pre_hook(lambda *_: steps.append(1))
+    try:
+        peer = HfGenerate(Setting(2, "float32", "cpu", 1, lambda: model), HfGenerate.Options())
+        found = peer.run(made, RealClock())
+    finally:
+        handle.remove()
+    assert [tuple(answer.output_ids) for answer in found] == [free.output_ids[: free.output_ids.index(end) + 1], forced.output_ids]
+    assert len(steps) == 4 and all(answer.ended_s == (answer.token_times_s or [])[-1] for answer in found)
+
+
+@pytest.mark.parametrize(
+    ("given", "asked", "said"),
+    [
+        ([7, 8, 9], {}, None),
+        ([7, 2], {}, None),
+        ([-1, -1], {}, None),
+        ([7, 2], {"ignore_eos": True}, "it ended after 2 of 3 tokens"),
+        ([-1, -1], {"ignore_eos": True}, "it ended after 2 of 3 tokens"),
+        ([7, 8], {}, "it ended after 2 of 3 tokens"),
+        ([], {}, "it ended after 0 of 3 tokens"),
+        ([7, 8, 9, 10], {}, "4 tokens, 3 were asked for"),
+    ],
+)
+def test_no_peers_answer_counts_unless_it_is_what_was_asked(given: list[int], asked: dict[str, Any], said: str | None) -> None:
+    assert shortfall(Answer(0, given), Request("a", (1,), 3, **asked), frozenset({2})) == said
+
+
+def test_the_measured_prompts_are_not_in_a_cache_of_the_warm_up() -> None:
+    """transformers shares the blocks of equal beginnings (pages of 256 tokens), also with prompts that have ended."""
+    made = requests(tiny(), "600/2", ignore_eos=True)
+    peer = HfContinuous(Setting(1, "float32", "cpu", 1, as_it_comes), HfContinuous.Options())
+    peer.start(made)
+    try:
+        peer.run(made, RealClock())
+        kept = [allocator.ledger.cached_blocks for allocator in peer.manager.batch_processor.cache.cache_allocators.values()]
+        assert any(kept), "or there is nothing to forget"
+        peer.forget_prompts()
+        assert not any(kept)
+        (answer,) = peer.run(made, RealClock())
+    finally:
+        peer.stop()
+    assert tuple(answer.output_ids) == made[0].output_ids
 
 
 @pytest.mark.parametrize(

@@ -80,3 +80,28 @@ def test_a_prompt_of_hashed_tokens_needs_a_vocabulary_that_can_be_read(fake: Fak
     write_lines(tmp_path / "p.jsonl", [{"id": "a", "prompt_tokens": 5, "max_new_tokens": 2}])
     words = ("-o", tmp_path / "w.yaml", "--from-server", fake.url, "--model", "random:gone.json")
     assert "gone.json" in command("workload", "record", tmp_path / "p.jsonl", *words).mistake and fake.asked == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "tokens", "ignore_eos", "said"),
+    [
+        ("abort", 3, False, 'finish_reason "abort" after 3 of 8 tokens'),
+        (None, 3, False, "it ended without a finish_reason after 3 of 8 tokens"),
+        ("length", 3, False, 'finish_reason "length" after 3 of 8 tokens'),
+        ("stop", 3, True, 'finish_reason "stop" after 3 of 8 tokens, and it was asked to ignore an end (ignore_eos)'),
+        ("length", 24, True, "24 tokens, 8 were asked for"),
+    ],
+)
+def test_an_answer_that_is_not_whole_is_not_recorded(
+    fake: Fake, tmp_path: Path, reason: str | None, tokens: int, ignore_eos: bool, said: str
+) -> None:
+    fake.answer = lambda *_: {"choices": [{"text": "a", "finish_reason": reason}], "usage": {"completion_tokens": tokens}}
+    rows = [{**ROWS[0], "ignore_eos": ignore_eos}]
+    assert record(fake, tmp_path, rows=rows).mistake == f"{fake.url}/completions: the answer to request 'text' is not whole: {said}"
+    assert not (tmp_path / "w.jsonl").exists()
+
+
+def test_a_server_that_has_moved_is_not_followed(fake: Fake, tmp_path: Path) -> None:
+    fake.redirect = "http://elsewhere.invalid/v1"
+    said = f"{fake.url}/models: 302 Found: it has moved to http://elsewhere.invalid/v1/models; give the new URL with --from-server"
+    assert record(fake, tmp_path).mistake == said and len(fake.visits) == 1

@@ -89,7 +89,7 @@ def test_memory_is_not_drawn_while_nothing_runs() -> None:
     )
     time_s, parts = outline(found)
     assert (time_s.tolist()[3:6], time_s.tolist()[6]) == ([2.0, 2.0, 10.0], 10.0)
-    assert [values[4:6].tolist() for values in parts.values()] == [[0, 0]] * 5
+    assert [values[4:6].tolist() for values in parts.values()] == [[0, 0]] * 6
 
 
 def test_a_long_run_is_thinned_and_keeps_its_peak() -> None:

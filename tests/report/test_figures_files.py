@@ -68,12 +68,25 @@ def test_mistakes_are_one_line_and_leave_nothing_behind(tmp_path: Path) -> None:
     record = RECORDS / "preemption"
     for name in ("x.gif", "x", "x.svg.gz"):
         assert plot(tmp_path, record, "slots", out=name).mistake == f"--out {tmp_path / name}: should end in .svg, .png or .pdf"
-    assert "there is no folder" in plot(tmp_path, record, "slots", out="no/x.svg").mistake
     (tmp_path / "d.svg").mkdir()
     assert "is a folder" in plot(tmp_path, record, "slots", out="d.svg").mistake
     assert "no such file" in plot(tmp_path, tmp_path / "nothing", "slots").mistake
     assert "--arm mine" in plot(tmp_path, record, "slots", "--arm", "mine").mistake
     assert [path.name for path in tmp_path.iterdir()] == ["d.svg"]
+
+
+def test_folders_that_are_not_there_are_made(tmp_path: Path) -> None:
+    assert plot(tmp_path, RECORDS / "preemption", "slots", out="build/new/x.svg").code == 0
+    for words, place in (
+        (("report",), "a/b/page.html"),
+        (("export", "--format", "perfetto"), "c/d/trace.json"),
+        (("export", "--format", "csv"), "e/f/t"),
+    ):
+        assert command(*words, RECORDS / "preemption", "-o", tmp_path / place).code == 0
+        assert (tmp_path / place).exists()
+    (tmp_path / "file").write_text("mine")
+    ended = command("report", RECORDS / "preemption", "-o", tmp_path / "file" / "x.html")
+    assert ended.mistake == f"-o {tmp_path / 'file' / 'x.html'}: the folder cannot be made (File exists)"
 
 
 def test_a_failed_drawing_keeps_the_old_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

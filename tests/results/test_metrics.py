@@ -205,4 +205,18 @@ def test_a_chunk_in_the_middle_of_a_prompt_is_no_sample() -> None:
         for i, row in enumerate(rows)
     ]
     found = roofline(steps, [{"index": 0, "prompt_tokens": 20}], cell)
-    assert found == {"prefill_roofline_frac": pytest.approx(1 / 3), "decode_roofline_frac": pytest.approx(1.0)}
+    assert (found["prefill_roofline_frac"], found["decode_roofline_frac"]) == (pytest.approx(1 / 3), pytest.approx(1.0))
+
+
+@pytest.mark.parametrize(("bytes_per_s", "share"), [(1000.0, 1.0), (4000.0, 0.6), (1e9, 0.0)])
+def test_the_roofline_says_which_ceiling_held(bytes_per_s: float, share: float) -> None:
+    """Weights of 1,000 bytes and 0.1 s of arithmetic a row: one row needs 0.1 s, four need 0.4 s; reading takes 1, 0.25 or no time.
+    At 4,000 bytes a second reading bounds three steps of one row (0.25 s each) and arithmetic one of four (0.5 of 1.25 s)."""
+    cost = {"weight_bytes": 1000, "token_weights": 500, "sample_weights": 0, "attention_products": 0}
+    cell = {"rates": {"bytes_per_s": bytes_per_s, "flop_per_s": 8000.0}, "model_cost": cost, "bytes_per_token": 0.0001}
+    steps = [
+        {"passes": [["decode", n, 0, 0, 0]], "rows": [(slot, slot, 9, 1) for slot in range(n)], "start_s": 0.0, "end_s": 1.0}
+        for n in (1, 1, 1, 4)
+    ]
+    found = roofline(steps, [{"index": i, "prompt_tokens": 9} for i in range(4)], cell)
+    assert found["decode_memory_bound_frac"] == pytest.approx(share, abs=1e-3) and found["prefill_memory_bound_frac"] is None

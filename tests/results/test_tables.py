@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from cbbench.results.tables import Column, Grid, TableRow, as_markdown, as_rich, grids, number, percent, seconds, show
+from cbbench.results.columns import Column
+from cbbench.results.renderers import Grid, as_markdown, as_rich
+from cbbench.results.tables import TableRow, grids
+from cbbench.results.units import number, percent, seconds
 
 NAMES = ["static+padded+preallocated", "continuous+varlen+paged"]
 
@@ -41,11 +44,16 @@ def test_on_a_narrow_terminal_it_lies_on_its_side_with_no_word_broken() -> None:
 
 
 def test_a_column_that_does_not_vary_stands_below_and_one_without_values_nowhere() -> None:
-    made = {grid.title: grid for grid in grids(rows(steps=[7.0, 7.0], output_tok_per_s=[10.0, 30.0], duration_s=[None, None]))}
+    made = {
+        grid.title: grid
+        for grid in grids(
+            rows(lateness_s_max=[7.0, 7.0], total_tok_per_s=[7.0, 7.0], output_tok_per_s=[10.0, 30.0], duration_s=[None, None])
+        )
+    }
     throughput = made["Throughput"]
-    assert throughput.headers == ["arm", "tokens", "output tok/s"]
-    assert throughput.note == "same in every row: steps 7"
-    assert "steps 7" in as_markdown("title", [throughput])
+    assert throughput.headers == ["arm", "requests", "output tok/s"]
+    assert throughput.note == "same in every row: total tok/s 7"
+    assert "total tok/s 7" in as_markdown("title", [throughput])
 
 
 def test_a_single_row_keeps_all_its_columns() -> None:
@@ -64,7 +72,7 @@ def test_a_single_row_keeps_all_its_columns() -> None:
         (percent(0.1234), "12.3 %"),
         (seconds(0.0715), "72 ms"),
         (seconds(16.86), "16.86 s"),
-        (show(Column("x", "x"), None), "-"),
+        (Column("x", "x").text(None), "-"),
     ],
 )
 def test_numbers_are_short_and_carry_their_unit(text: str, expected: str) -> None:

@@ -74,10 +74,10 @@ def assert_tokens_agree(steps: list[dict[str, Any]], requests: list[dict[str, An
 
 def assert_memory_agrees(steps: list[dict[str, Any]], requests: list[dict[str, Any]], metrics: dict[str, Any]) -> None:
     found = memory(steps, requests)
-    sizes = [step["free_tokens"] + sum(reserved for _, reserved, _ in step["kv"]) for step in steps]
+    sizes = [step["free_tokens"] - step["extra_tokens"] + sum(reserved for _, reserved, _ in step["kv"]) for step in steps]
     assert sum(found.parts.values(), np.zeros(len(steps))).tolist() == sizes and len(set(sizes)) <= 1, "the parts sum to the cache"
     assert all((values >= 0).all() for values in found.parts.values())
-    areas = {name: float(values @ (found.end_s - found.start_s)) for name, values in found.parts.items() if name != "free"}
+    areas = {name: float(values @ (found.end_s - found.start_s)) for name, values in found.parts.items() if name not in ("cached", "free")}
     whole = sum(areas.values())
     for name, key in AREA_METRICS.items():
         assert metrics[key] == (pytest.approx(areas[name] / whole, abs=1e-9) if whole else None), key

@@ -153,3 +153,11 @@ def test_records_of_another_size_are_counted_anew(cell: Path, change: Callable[[
     now = read_cell(cell).metrics
     assert now == computed(cell) and now["steps"] == before["steps"] + (change is more_steps)
     assert (now["output_digest"] == before["output_digest"]) == (change is more_steps)
+
+
+def test_two_runs_that_begin_in_one_second_do_not_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I16: both chose the same name before either had made it."""
+    import cbbench.results.store as store
+
+    monkeypatch.setattr(store.time, "strftime", lambda _: "20260101-000000")
+    assert [store.new_run(tmp_path, "w").path.name for _ in range(3)] == [f"20260101-000000-w{end}" for end in ("", "-2", "-3")]

@@ -121,6 +121,10 @@ class Core:
             if not self.left[number]:
                 del self.left[number]
 
+    def reset_prefix_cache(self):
+        note(forgot=True)
+        return not os.environ.get("FAKE_KEEPS")
+
 class LLM:
     def __init__(self, **how):
         note(llm=how, gib=os.environ["VLLM_CPU_KVCACHE_SPACE"], in_process=os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0")

@@ -54,6 +54,9 @@ class Engine:
                 self.left[index] = rest
             yield index, [token], not rest
 
+    def forget_prompts(self):
+        note(forgot=True)
+
 serve(lambda setting: (Engine(setting), "1.2.3"))
 """
 
@@ -79,8 +82,8 @@ class Written:
         rows = [row if isinstance(row, dict) else {"prompt_ids": row.prompt_ids, "output_ids": row.output_ids} for row in known]
         (self.folder / "known.json").write_text(json.dumps({str(list(row["prompt_ids"])): list(row["output_ids"]) for row in rows}))
 
-    def notes(self, key: str) -> list[dict[str, Any]]:
-        return [note for note in read_lines(self.folder / "notes.jsonl") if key in note]
+    def notes(self, key: str = "") -> list[dict[str, Any]]:
+        return [note for note in read_lines(self.folder / "notes.jsonl") if not key or key in note]
 
     def all_gone(self) -> bool:
         return not any(psutil.pid_exists(note["pid"]) for note in self.notes("pid"))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -14,10 +17,11 @@ import pytest
 
 
 def completion(path: str, body: dict[str, Any]) -> dict[str, Any]:
-    """As a server answers: two tokens fewer than it may."""
+    """As a server answers: two tokens fewer than it may, and all of them where it is told to ignore an end."""
     text = {"message": {"role": "assistant", "content": "hello"}} if "chat" in path else {"text": f" {body['prompt']}\u2028"}
-    usage = {"prompt_tokens": 3, "completion_tokens": body["max_tokens"] - 2, "total_tokens": 99}
-    return {"choices": [{**text, "index": 0, "finish_reason": "stop"}], "usage": usage}
+    forced = body.get("ignore_eos", False)
+    usage = {"prompt_tokens": 3, "completion_tokens": body["max_tokens"] - 2 * (not forced), "total_tokens": 99}
+    return {"choices": [{**text, "index": 0, "finish_reason": "length" if forced else "stop"}], "usage": usage}
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,14 @@ class Stream:
     events: Iterable[Any]
     is_done: bool = True  # says [DONE] at the end
     is_cut: bool = False
+
+
+@dataclass(frozen=True)
+class Raw:
+    """What goes over the wire instead of a reply, piece by piece, before the connection is closed, or reset."""
+
+    pieces: Iterable[bytes]
+    is_reset: bool = False
 
 
 @dataclass
@@ -55,7 +67,7 @@ class Handler(BaseHTTPRequestHandler):
         self.made.asked.append((self.path, body, self.headers["Authorization"]))
         given = self.made.answer(self.path, body)
         with suppress(ConnectionError):  # a client that has had enough
-            self.stream(given) if isinstance(given, Stream) else self.reply(given)
+            self.raw(given) if isinstance(given, Raw) else self.stream(given) if isinstance(given, Stream) else self.reply(given)
 
     def reply(self, given: Any) -> None:
         code, content = given if isinstance(given, tuple) else (200, given)
@@ -80,6 +92,14 @@ class Handler(BaseHTTPRequestHandler):
             self.send_chunk(b"data: [DONE]\n\n")
         if not given.is_cut:
             self.send_chunk(b"")
+
+    def raw(self, given: Raw) -> None:
+        for piece in given.pieces:
+            self.connection.sendall(piece)
+        self.close_connection = True
+        if given.is_reset:
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            os.close(self.connection.detach())
 
     def send_chunk(self, raw: bytes) -> None:
         self.wfile.write(b"%x\r\n%s\r\n" % (len(raw), raw))
@@ -123,11 +143,11 @@ class Completions:
     lock: Any = field(default_factory=threading.Lock)
 
     def __call__(self, path: str, body: dict[str, Any]) -> Any:
-        if not self.takes_any_word and "return_token_ids" in body:
+        if not self.takes_any_word and {"return_token_ids", "cache_salt"} & {*body}:
             return 400, "return_token_ids: extra fields are not permitted"
-        return Stream(self.events(self.outputs.get(tuple(body["prompt"]), (9,))[: body["max_tokens"]], bool(body.get("return_token_ids"))))
+        return Stream(self.events(self.outputs.get(tuple(body["prompt"]), (9,))[: body["max_tokens"]], body))
 
-    def events(self, tokens: tuple[int, ...], asked_for_ids: bool) -> Iterator[Any]:
+    def events(self, tokens: tuple[int, ...], body: dict[str, Any]) -> Iterator[Any]:
         with self.lock:
             self.running += 1
             self.most_running = max(self.most_running, self.running)
@@ -135,8 +155,11 @@ class Completions:
             self.meeting.wait(20)
         for first in range(0, len(tokens), self.tokens_per_event):
             ids = tokens[first : first + self.tokens_per_event]
-            told = {"token_ids": list(ids)} if self.tells_ids and asked_for_ids else {}
-            yield {"choices": [{"index": 0, "text": "".join(f" {token}" for token in ids), **told}]}
+            told = {"token_ids": list(ids)} if self.tells_ids and body.get("return_token_ids") else {}
+            is_last = first + self.tokens_per_event >= len(tokens)
+            reason = None if not is_last else "length" if len(tokens) == body["max_tokens"] else "stop"
+            text = "".join(f" {token}" for token in ids)
+            yield {"choices": [{"index": 0, "text": text, "finish_reason": reason, **told}]}
         with self.lock:
             self.running -= 1  # before the client can know that it is over
         if self.tells_usage:

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from cbbench.errors import UserError
 from cbbench.request import Request
-from cbbench.runs.config import Overrides, build_arms, tokens_of
+from cbbench.runs.budgets import tokens_of
+from cbbench.runs.config import Overrides, build_arms
 from cbbench.workload.arrivals import Arrivals, arriving
 from cbbench.workload.budget import budget_tokens
 from cbbench.workload.file import digest, longest_tokens, read_workload, resolve

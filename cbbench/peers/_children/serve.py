@@ -21,6 +21,10 @@ class Engine(Protocol):
         """Per request that moved: its index, the new tokens, whether it has ended."""
         ...
 
+    def forget_prompts(self) -> None:
+        """Empties its prefix cache, where it has one."""
+        ...
+
 
 def serve(make: Callable[[dict[str, Any]], tuple[Engine, str]]) -> None:
     """`make` gets the setting and returns the engine and its version. Ends with stdin."""
@@ -35,6 +39,9 @@ def serve(make: Callable[[dict[str, Any]], tuple[Engine, str]]) -> None:
                 engine, version = make(asked)
                 max_num_seqs = asked["max_num_seqs"]
                 reply: dict[str, Any] = {"version": version}
+            elif asked.get("forget"):
+                engine.forget_prompts()
+                reply = {}
             else:
                 reply = {"answers": run(engine, asked["requests"], max_num_seqs)}
         except Exception as error:

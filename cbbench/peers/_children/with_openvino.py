@@ -58,6 +58,9 @@ class Engine:
             if tokens or has_ended:
                 yield index, tokens, has_ended
 
+    def forget_prompts(self) -> None:
+        pass  # it has no prefix cache
+
 
 BLOCK_SIZE = 32  # of OpenVINO's cache on a CPU
 

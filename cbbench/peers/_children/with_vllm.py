@@ -24,7 +24,8 @@ class Engine:
         llm = LLM(
             model=setting["model_dir"], skip_tokenizer_init=True, dtype=setting["dtype"], max_num_seqs=setting["max_num_seqs"],
             max_num_batched_tokens=max(setting["max_num_batched_tokens"], setting["longest"]), max_model_len=setting["longest"],
-            enforce_eager=True, enable_prefix_caching=False, generation_config="vllm", disable_log_stats=True,
+            enforce_eager=setting["options"]["eager"], enable_prefix_caching=setting["options"]["prefix_cache"],
+            generation_config="vllm", disable_log_stats=True,
         )  # fmt: skip
         torch.set_num_threads(setting["num_threads"])
         self.engine = llm.llm_engine
@@ -52,6 +53,10 @@ class Engine:
     def step(self) -> Iterator[tuple[int, list[int], bool]]:
         for output in self.engine.step():
             yield self.index_of[output.request_id], list(output.outputs[0].token_ids), output.finished
+
+    def forget_prompts(self) -> None:
+        if not self.engine.reset_prefix_cache():
+            raise RuntimeError("vllm did not empty its prefix cache")
 
 
 def make(setting: dict[str, Any]) -> tuple[Engine, str]:

@@ -13,15 +13,15 @@ from cbbench.results.rounds import SavedRound
 from cbbench.results.tables import percent
 from cbbench.results.timeline import Floats, Memory, thinned
 
-BLUE, ORANGE, _, _, SKY, RED, _ = CYCLE
+BLUE, ORANGE, GREEN, _, SKY, RED, _ = CYCLE
 STYLES: dict[str, dict[str, Any]] = {
     "token states": {"facecolor": BLUE}, "future": {"facecolor": lighter(SKY, 0.3), "hatch": "----"},
     "internal": {"facecolor": ORANGE, "hatch": "////"}, "external": {"facecolor": lighter(RED, 0.2), "hatch": "xxxx"},
-    "free": {"facecolor": "#f4f4f4"},
+    "cached": {"facecolor": lighter(GREEN, 0.6)}, "free": {"facecolor": "#f4f4f4"},
 }  # fmt: skip
 SAID = {
     "token states": "token states", "future": "future: reserved, to be written", "internal": "internal: reserved, never written",
-    "external": "external: free, fits nobody", "free": "free",
+    "external": "external: free, fits nobody", "cached": "cached: free, can be found again", "free": "free",
 }  # fmt: skip
 MAX_STEPS = 2000  # more are thinned; no peak is lost
 

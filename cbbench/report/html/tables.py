@@ -55,7 +55,9 @@ def comparisons(runs: list[Run], slos: list[Slo]) -> list[Comparison]:
     found = [
         Comparison("Verdicts", "Each arm against the baseline, round by round, as cbbench compare judges it.", _judged(verdicts)),
         Comparison("What each choice buys", "One choice changed, the others the same; the mean over all such pairs of arms.", bought),
-        Comparison("Under the objective", f"Which arms keep {', '.join(slo.text for slo in slos)}, and how many requests a second do.", scored),
+        Comparison(
+            "Under the objective", f"Which arms keep {', '.join(slo.text for slo in slos)}, and how many requests a second do.", scored
+        ),
     ]
     return [part for part in found if part.tables]
 

@@ -12,9 +12,9 @@ from cbbench.results.tables import percent, size
 from cbbench.results.timeline import SHARES
 
 HEIGHT = 8
-SHADES = {"token states": "█", "future": "▓", "internal": "▒", "external": "░"}
-ASCII = {"token states": "#", "future": "+", "internal": "-", "external": "!"}
-STYLES = {"token states": "green", "future": "yellow", "internal": "bright_red", "external": "magenta"}
+SHADES = {"token states": "█", "future": "▓", "internal": "▒", "external": "░", "cached": "·"}
+ASCII = {"token states": "#", "future": "+", "internal": "-", "external": "!", "cached": "."}
+STYLES = {"token states": "green", "future": "yellow", "internal": "bright_red", "external": "magenta", "cached": "blue"}
 
 
 def memory_lines(recorded: SavedRound, columns: Columns, encoding: str) -> list[Text]:
@@ -22,7 +22,7 @@ def memory_lines(recorded: SavedRound, columns: Columns, encoding: str) -> list[
     found = recorded.memory
     signs = SHADES if encoding.lower().startswith("utf") else ASCII
     capacity = float(sum(values[0] for values in found.parts.values()))
-    in_use = capacity - found.parts["free"]
+    in_use = capacity - found.parts["free"]  # what is cached is drawn too
     top = capacity if in_use.max() > capacity / 2 else float(in_use.max())
     if not top:
         return []
@@ -38,7 +38,9 @@ def memory_lines(recorded: SavedRound, columns: Columns, encoding: str) -> list[
         lines.append(line)
     shares = [f"{signs[name]} {name} {percent(recorded.metrics[key] or 0)}" for name, key in SHARES.items()]
     lasting_s = found.end_s - found.start_s
-    free = percent(float(found.parts["free"] @ lasting_s / (capacity * lasting_s.sum())))
+    cached, free = (percent(float(found.parts[part] @ lasting_s / (capacity * lasting_s.sum()))) for part in ("cached", "free"))
+    if found.parts["cached"].any():
+        free = f"{free}, {signs['cached']} cached and free: {cached}"
     said = [*shares, f"(of all that is reserved or lost; free: {free} of the cache)"]
     return [*lines, *axis_lines(columns), *map(Text, filled(said, MARGIN + columns.num))]
 
