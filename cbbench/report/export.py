@@ -140,10 +140,11 @@ def _kv(recorded: SavedRound) -> Iterator[dict[str, Any]]:
 def _requests(recorded: SavedRound) -> Iterator[dict[str, Any]]:
     """Latencies of every request that has them; the tables' population is those with state finished."""
     same = ("state", "prompt_tokens", "max_new_tokens", "arrival_s", "submitted_s", "first_scheduled_s", "num_preemptions",
-            "recomputed_tokens", "cached_tokens")  # fmt: skip
+            "recomputed_tokens")  # fmt: skip
     for r in recorded.requests:
         own = request_latencies(r)
         yield {key: r[key] for key in same} | {
+            "cached_tokens": r.get("cached_tokens"),
             "request": r["index"], "id": printable(r["id"]), "reason": r["reason"] and printable(r["reason"]),
             "outcome": r.get("outcome"), "output_tokens": len(r["output_ids"]),
             **{key: next(iter(own[key]), None) for key in ("queue_wait_s", "ttft_s", "e2e_s", "tpot_s")},

@@ -122,7 +122,7 @@ def distribution(values: list[float]) -> Row:
 def latency_steps(steps: list[Record], completed: list[Record]) -> Row:
     """Latencies counted in steps, which do not depend on the machine: from the step in progress at the arrival to the one that gave
     the token, both included; between two tokens of a request, how many steps lie from one to the next."""
-    ends_s = [s["end_s"] for s in steps]
+    ends_s = np.array([s["end_s"] for s in steps])
     own = [np.searchsorted(ends_s, np.asarray(r["token_times_s"])) for r in completed if r["token_times_s"]] if steps else []
     came = [int(np.searchsorted(ends_s, r["arrival_s"], side="right")) for r in completed if r["token_times_s"]]
     first = [int(at[0]) - start + 1 for at, start in zip(own, came, strict=False)]

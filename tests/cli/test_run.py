@@ -113,7 +113,7 @@ def test_formats_hold_the_same_rows_and_stdout_holds_nothing_else(recorded: Path
     headings = [line for line in markdown.out.splitlines() if line.startswith("### ")]
     assert headings == ["### Throughput", "### Latency", "### Memory and waste"]
     assert sum(line.startswith("| continuous+varlen+") for line in markdown.out.splitlines()) == 8
-    assert all(table.out.count(arm) >= 2 for arm in data.rows) and "Memory and waste" in table.out
+    assert all(table.out.count(arm) >= 2 for arm in data.rows)
     for ended in (table, markdown, csv, data):
         assert "\x1b" not in ended.out + ended.err
         assert "saved in" in ended.err and "saved in" not in ended.out

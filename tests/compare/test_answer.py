@@ -18,7 +18,7 @@ def test_the_best_arm_its_ratio_to_static_with_the_spread_the_tokens_and_the_was
     static = timed([20, 22, 21], 4.0, slot_idle_frac=0.6, kv_utilization=0.3, decode_padding_frac=0.2)
     run = saved({CONTINUOUS: timed([60, 63, 63], 1.0, slot_idle_frac=0.1, kv_utilization=0.95, decode_padding_frac=0.0), STATIC: static})
     assert answer([run]) == [
-        f"{CONTINUOUS} is the fastest of 2 arms: 63 output tok/s, 2.97 x {STATIC} (2.86 to 3.00 in 3 rounds).",
+        f"{CONTINUOUS} is the fastest of 2 arms: 63 output tok/s, 3.00 x {STATIC} (2.86 to 3.00 in 3 rounds).",
         f"Its median TTFT is 1.00 s, against 4.00 s of {STATIC}.",
         "All arms make the tokens of plain greedy generation (checked in 8 of 8 requests).",
         f"Waste of {STATIC} (in brackets: {CONTINUOUS}): slots idle 60.0 % (10.0 %), decode padding 20.0 % (0.0 %), "

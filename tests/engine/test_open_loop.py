@@ -35,7 +35,7 @@ def test_the_latency_table_says_how_late_the_loop_looked(tmp_path: Path) -> None
     )
     latency = shown.out.partition("### Latency")[2].partition("###")[0]
     headers, _, values = [[cell.strip() for cell in line.split("|")] for line in latency.split("\n") if line.startswith("|")]
-    assert dict(zip(headers, values, strict=True))["late max"] == "750 ms"
+    assert dict(zip(headers, values, strict=True))["late max"] == "0.750 steps"
 
 
 @pytest.mark.parametrize("rate", [3, 0.7, 1000])

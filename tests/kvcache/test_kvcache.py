@@ -18,7 +18,7 @@ from tests.support.engines import CACHES
 SPEC = KVSpec(num_layers=2, num_kv_heads=2, head_dim=4, itemsize=4)
 ARMS: list[tuple[str, dict[str, Any]]] = [
     ("cat", {}),
-    *[("paged", {"block_size": size}) for size in (1, 2, 16)],
+    *[(kv, {"block_size": size}) for kv in ("paged", "prefix") for size in (1, 2, 16)],
     *[
         ("preallocated", {"reserve": reserve, "placement": place})
         for reserve in ("max_len", "pow2", "exact")

@@ -258,6 +258,6 @@ def test_a_hit_changes_no_bit_of_the_logits(model: Model, monkeypatch: pytest.Mo
             patch.setattr(model.hf.lm_head, "forward", watched)
             patch.setattr(model, "forward", noted)
             engine = run(model, made, "continuous", "varlen", kv, max_num_seqs=3, budget_tokens=1000, options={"kv.block_size": 4})
-        assert kv == "paged" or sum(s.cached_tokens for s in engine.sequences) > 10
+        assert kv == "paged" or sum(s.cached_tokens for s in engine.sequences) > 4
     assert seen["paged"].keys() == seen["prefix"].keys() and len(seen["paged"]) == sum(r.max_new_tokens for r in made)
     assert all(torch.equal(seen["paged"][name], row) for name, row in seen["prefix"].items())

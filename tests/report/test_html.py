@@ -56,7 +56,8 @@ def test_the_command_writes_one_page_over_all_saved_runs(tmp_path: Path) -> None
     page = out.read_text()
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
     titles = re.findall(r"<h2[^>]*>(.*?)</h2>", page)
-    assert titles == ["long-prompt (7eb6aac3e635e4ea) on smollm2-135m in float32", "tutorial (f04e00f4e066bc12) on smollm2-135m in float32"]
+    names = ["long-prompt (7eb6aac3e635e4ea)", "shared-prefix (e6e3ac67a82cc0f2)", "tutorial (f04e00f4e066bc12)"]
+    assert titles == [f"{name} on smollm2-135m in float32" for name in names]
     assert "AMD EPYC" in page and "cbbench run workloads/tutorial.yaml --arm" in page  # machine and configuration
     assert len(page.encode()) < 8_000_000
 

@@ -75,9 +75,11 @@ def test_every_bar_of_every_arm_is_a_recorded_span_and_no_picture_complains(brow
         found.page.evaluate("document.querySelectorAll('.choose input').forEach((box) => box.checked || box.click())")
         shown = {(figure["group"], figure["title"]): figure for figure in found.figures("slots")}
         expected = [
-            recorded for name in ("long-prompt", "preemption", "tutorial") for recorded in choose(read_runs([RECORDS / name])[0][0])
+            recorded
+            for name in ("long-prompt", "preemption", "shared-prefix", "tutorial")
+            for recorded in choose(read_runs([RECORDS / name])[0][0])
         ]
-        assert len(shown) == len(expected) == 14
+        assert len(shown) == len(expected) == 16
         for recorded in expected:
             several = recorded.run.name != "long-prompt"
             key = ("g1", f"{recorded.arm} ({recorded.run.name})") if several else ("g0", recorded.arm)

@@ -110,8 +110,8 @@ def test_the_gate_names_the_count_and_by_how_much(judged: tuple[Path, Ended, str
     assert row["why"] == f"{row['value'] - row['base_value']:+g}" and row["value"] > row["base_value"]
     assert {hit["arm"] for hit in ended.data["gate"]["hits"]} == {ARM}
     table = command("compare", run, "--fail-on", "regressed").out
-    (line,) = [line for line in table.splitlines() if " steps " in line and "regressed" in line]
-    assert row["why"] in line and f"@{commit}" in table
+    lines = [line for line in table.splitlines() if " steps " in line and "regressed" in line]
+    assert any(row["why"] in line for line in lines) and f"@{commit}" in table
     assert {row["outcome"] for row in ended.data["verdicts"] if row["arm"] == "static+varlen+paged"} == {"same"}
     assert command("compare", run).code == 0
 

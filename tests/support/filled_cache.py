@@ -14,6 +14,7 @@ from cbbench.request import Request, Sequence
 CACHE_ARMS: list[tuple[str, dict[str, Any]]] = [
     ("cat", {}),
     *[("paged", {"block_size": size}) for size in (1, 4, 16, 64)],
+    *[("prefix", {"block_size": size}) for size in (1, 4, 16, 64)],
     *[("preallocated", {"reserve": "exact", "placement": place}) for place in ("first-fit", "buddy")],
 ]
 
