@@ -21,9 +21,9 @@ from cbbench.report.figure.style import (
     swatch,
     time_label,
 )
+from cbbench.results.durations import seconds
 from cbbench.results.metrics import ended_s
 from cbbench.results.rounds import SavedRound
-from cbbench.results.durations import seconds
 from cbbench.results.timeline import Phase
 
 STYLES: dict[Phase, dict[str, Any]] = {
