@@ -76,7 +76,7 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     out = tmp_path / "folder"
     refused = command("report", RECORDS / "preemption", "-o", out)
-    assert refused.mistake == f"-o {out}: should be a file in a folder that exists, like report.html"
+    assert refused.mistake == f"-o {out}: is a folder; give a file, like {out / 'report.html'}"
     assert command("report", tmp_path / "nothing").mistake == f"{tmp_path / 'nothing'}: no such file or folder"
 
 

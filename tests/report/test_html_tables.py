@@ -53,8 +53,9 @@ def test_the_answer_comes_first_then_the_table_then_the_slots(page: Opened) -> N
     assert parts[-1] == "Configuration and machine"
     headline = page.page.locator("table.sortable").first
     assert headline.locator("thead th").count() <= 8 and headline.locator(".best").count() >= 3
-    top = page.page.evaluate("document.querySelector('.plot').getBoundingClientRect().top")
-    assert top < 1000, "the first slots picture begins on the first screen or just below it"
+    gap = """document.querySelector('.plot').getBoundingClientRect().top
+        - document.querySelector('table.sortable').getBoundingClientRect().bottom"""
+    assert page.page.evaluate(gap) < 450, "the first slots picture is half a screen below the table"
 
 
 def test_all_columns_are_behind_a_switch(page: Opened) -> None:
