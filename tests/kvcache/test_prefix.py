@@ -222,7 +222,7 @@ def test_any_sharing_workload_without_a_model_is_lawful(seed: int, scheduler: st
 @pytest.mark.parametrize("attn", ATTENTIONS)
 @pytest.mark.parametrize("tight", [False, True])
 def test_sharing_workloads_are_exact_on_a_model(model: Model, scheduler: str, attn: str, tight: bool) -> None:
-    made = [with_reference(model, request) for request in sharing_requests(5, 14)]
+    made = [with_reference(model, replace(request, arrival_s=0.0)) for request in sharing_requests(5, 14)]  # no real waits
     longest = max(r.max_kv_tokens for r in made)
     options = {"kv.block_size": 4, "scheduler.max_num_batched_tokens": 13}
     engine = run(model, made, scheduler, attn, "prefix", max_num_seqs=4, budget_tokens=longest + 8 if tight else 1000, options=options)
@@ -236,7 +236,7 @@ def test_sharing_workloads_are_exact_on_a_model(model: Model, scheduler: str, at
 def test_a_hit_changes_no_bit_of_the_logits(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """Our CPU kernel gives a token the same bits in any batch and chunk, so what is read again is what would have been computed."""
     seen: dict[str, dict[str, torch.Tensor]] = {}
-    made = [with_reference(model, request) for request in sharing_requests(5, 8)]
+    made = [with_reference(model, replace(request, arrival_s=0.0)) for request in sharing_requests(5, 8)]
     for kv in ("paged", "prefix"):
         found = seen.setdefault(kv, {})
         rows: list[str] = []
