@@ -82,6 +82,16 @@ def test_every_number_of_every_table_and_bar_is_on_paper(report: Path, runs: lis
     assert max(word.x for word in words_of(pdf)) < SHEETS["Letter"][0] - 20, "nothing begins beyond the margin"
 
 
+def test_the_first_sheet_has_the_answer_and_no_picture_is_cut_between_two(report: Path, runs: list[Run], tmp_path: Path) -> None:
+    sheets = [" ".join(page.extract_text().split()) for page in PdfReader(printed(report, tmp_path / "report.pdf")).pages]
+    assert "is the fastest of 11 arms" in sheets[0] and "Bold: the best of its column" in sheets[0]
+    assert all(len(sheet) > 100 for sheet in sheets), "no sheet is empty"
+    over_time = [sheet for sheet in sheets if "round 1" in sheet]
+    # A picture's name stands above it and one tick at half a second below it: both on one sheet, or it is cut.
+    assert [sheet.count("500 ms") for sheet in over_time] == [sheet.count("round 1") for sheet in over_time]
+    assert sum(sheet.count("500 ms") for sheet in over_time) == 4 * 6  # slots, memory, requests and steps of six arms
+
+
 def test_the_layout_fits_the_sheet_and_every_picture_is_drawn_for_it(browser: Browser, report: Path) -> None:
     with opened(browser, report, viewport={"width": 1400, "height": 900}, color_scheme="dark") as found:
         folded = "document.querySelectorAll('details:not([open])').length"
