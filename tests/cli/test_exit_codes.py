@@ -53,7 +53,9 @@ def place(tmp_path_factory: pytest.TempPathFactory, recorded: Path) -> Path:
         shutil.copytree(run_folder(root / "made" / name), root / name)
     change_all(root / "later", PAGED, steps=999)
     for arm, rate in ((CAT, 10.0), (PAGED, 12.5)):  # made up, to be sure of
-        change_all(root / "timed", arm, **{metric.key: rate if metric.key == "output_tok_per_s" else 1.0 for metric in TIMED})
+        change_all(
+            root / "timed", arm, others_cpu_frac=0.0, **{metric.key: rate if metric.key == "output_tok_per_s" else 1.0 for metric in TIMED}
+        )
     info = json.loads((root / "timed" / "run.json").read_text())
     shutil.copytree(root / "timed", root / "one-process")
     write_json(root / "timed" / "run.json", info | {"isolated": True})

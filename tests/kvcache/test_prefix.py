@@ -228,7 +228,7 @@ def test_sharing_workloads_are_exact_on_a_model(model: Model, scheduler: str, at
     engine = run(model, made, scheduler, attn, "prefix", max_num_seqs=4, budget_tokens=longest + 8 if tight else 1000, options=options)
     assert_exact(engine)
     assert_lawful(engine)
-    assert sum(s.cached_tokens for s in engine.sequences) > 10
+    assert sum(s.cached_tokens for s in engine.sequences) > 4
     if tight:
         assert engine.steps[-1].evicted_tokens > 0 and (scheduler == "static" or num_preemptions(engine) > 0)
 

@@ -81,8 +81,8 @@ def test_every_bar_of_every_arm_is_a_recorded_span_and_no_picture_complains(brow
         ]
         assert len(shown) == len(expected) == 16
         for recorded in expected:
-            alone = {"long-prompt": "g0", "shared-prefix": "g2"}.get(recorded.run.name)  # the others ran one workload
-            key = (alone, recorded.arm) if alone else ("g1", f"{recorded.arm} ({recorded.run.name})")
+            group = {"long-prompt": "g0", "shared-prefix": "g2"}.get(recorded.run.name, "g1")
+            key = (group, f"{recorded.arm} ({recorded.run.name})" if group == "g1" else recorded.arm)
             assert drawn_bars(shown[key]) == recorded_bars(recorded), key
             steps = {trace["meta"]["kind"]: sum(row[2] for row in trace["customdata"]) for trace in shown[key]["data"]}
             idle = sum(steps.get(str(kind), 0) for kind in IDLE)

@@ -40,7 +40,7 @@ class FilledCache:
 
     def sequence(self, num_prompt: int, num_output: int = 0, max_new_tokens: int = 8) -> Sequence:
         index = len(self.keys)
-        made = Sequence(Request(f"r{index}", (3,) * num_prompt, max_new_tokens), index)
+        made = Sequence(Request(f"r{index}", (3 + index,) * num_prompt, max_new_tokens), index)
         made.output_ids = [5] * num_output
         nothing = torch.empty(0, self.spec.num_kv_heads, self.spec.head_dim)
         self.keys[index], self.values[index] = [nothing] * self.spec.num_layers, [nothing] * self.spec.num_layers
