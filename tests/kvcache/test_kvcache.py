@@ -138,7 +138,7 @@ def test_each_position_is_written_once_a_life_and_inside_its_room(kv: str, optio
         with pytest.raises(CacheError, match="writes at"):
             cache.advance(Row(one, start, 1))
     cache.check()
-    with pytest.raises((CacheError, IndexError), match="sequence 0|out of bounds"):
+    with pytest.raises((CacheError, IndexError), match=r"sequence 0|out of bounds"):
         cache.advance(Row(one, 9, 60))
         cache.check()
 
