@@ -37,16 +37,21 @@ class Picture(StrEnum):
 def report(
     paths: Annotated[list[Path], typer.Argument(help="runs, or folders of runs")],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="the page to write")] = Path("report.html"),
+    slo: Annotated[
+        list[str], typer.Option(metavar="BOUND", help="like ttft_p90=2s: also show which arms keep it, and their goodput; may be repeated")
+    ] = [],  # noqa: B006
 ) -> None:
-    """Write one HTML page about saved runs: tables, timelines of slots and memory, latencies. It needs no network."""
+    """Write one HTML page about saved runs: the answer, tables, timelines of slots and memory, verdicts. It needs no network."""
+    from cbbench.compare.slo import parse_slos
     from cbbench.report.html.report import write_report
     from cbbench.report.screen import warn
     from cbbench.results.store import read_runs
 
+    slos = parse_slos(slo)
     runs, problems = read_runs(paths)
     warn(*problems)
     make_room(out)
-    write_report(runs, out)
+    write_report(runs, out, slos)
     print(out)
 
 

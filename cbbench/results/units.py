@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from cbbench.results.durations import seconds as seconds
+
 Format = Callable[[Any], str]
 
 
@@ -17,10 +19,6 @@ def number(value: float) -> str:
 
 def percent(value: float) -> str:
     return f"{100 * value:.1f} %"
-
-
-def seconds(value: float) -> str:
-    return f"{value:.2f} s" if value >= 1 else f"{1000 * value:.0f} ms"
 
 
 def size(value: float) -> str:

@@ -113,6 +113,16 @@ def test_latencies_are_the_samples_behind_the_percentiles() -> None:
     assert len(x) == 501 and (x[0], x[-1], y[-1]) == (0, 9_999, 1)
 
 
+def test_each_of_many_latency_lines_differs_in_colour_or_dashes_and_has_its_number_on_it() -> None:
+    (found,) = recorded("preemption")
+    panel, *_ = figures.figure([found] * figures.MAX_LINES, "latency").axes
+    looks = {(line.get_color(), str(line._unscaled_dash_pattern)) for line in panel.lines}  # type: ignore[attr-defined]
+    assert len(looks) == len(panel.lines) == figures.MAX_LINES
+    numbers = {text.get_text(): text.get_position()[1] for text in panel.texts}
+    assert {*numbers} == {str(number) for number in range(1, figures.MAX_LINES + 1)}
+    assert len({*numbers.values()}) == figures.MAX_LINES, "no number lies over another"
+
+
 def test_throughput_is_the_median_and_its_whisker_the_slowest_and_fastest_whole_round() -> None:
     (found,) = recorded("preemption")
     speeds = {1: 30.0, 2: 10.0, 3: 25.0}

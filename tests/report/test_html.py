@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from cbbench.errors import UserError
+from cbbench.report.html import group as workload_group
 from cbbench.report.html import report
 from cbbench.report.html.bars import Bar, bars
 from cbbench.report.html.charts import interval
@@ -76,7 +77,7 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     out = tmp_path / "folder"
     refused = command("report", RECORDS / "preemption", "-o", out)
-    assert refused.mistake == f"-o {out}: should be a file in a folder that exists, like report.html"
+    assert refused.mistake == f"-o {out}: is a folder; give a file, like {out / 'report.html'}"
     assert command("report", tmp_path / "nothing").mistake == f"{tmp_path / 'nothing'}: no such file or folder"
 
 
@@ -169,7 +170,7 @@ def test_a_hundred_thousand_steps_stay_below_eight_megabytes(long_page: str) -> 
 def test_thinned_lines_keep_every_peak(long_page: str) -> None:
     (figure,) = figures(long_page, "steps")
     host = figure["data"][1]
-    peaks = [x for x, y in zip(host["x"], host["y"], strict=True) if y == 19_250]  # one step of 20 s in 10,000, 0.75 s of it in the model
+    peaks = [x for x, y in zip(host["x"], host["y"], strict=True) if y == 19.25]  # one step of 20 s in 10,000, 0.75 s of it in the model
     assert peaks == [9_999 + 10_019 * n for n in range(10)]
     (figure,) = figures(long_page, "memory")
     used = figure["data"][0]
@@ -235,7 +236,7 @@ def test_damaged_records_leave_out_their_arm_only(tmp_path: Path) -> None:
 
 
 def test_arms_beyond_what_a_page_holds_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "MAX_PANELS", 2)
+    monkeypatch.setattr(workload_group, "MAX_PANELS", 2)
     page = page_of(save_run(tmp_path / "run", {f"arm{n}": [every_kind()] for n in range(4)}))
     assert len(figures(page, "slots")) == 2 and len(figures(page, "throughput")[0]["data"][0]["x"]) == 4
     for arm in ("arm2", "arm3"):

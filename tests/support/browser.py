@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from cbbench.plugins import AXES
 from cbbench.results.store import RunDir, name_cell, write_records
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -126,7 +127,9 @@ def save_run(path: Path, arms: dict[str, list[Records]], workload: str = "by-han
     """A run of those arms: per round its cell.json (beside arm and round), steps and requests."""
     saved = RunDir(path)
     model = {"name": "tiny", "dtype": "float32", "digest": "0" * 16}
-    saved.write_run({"workload": {"name": workload, "digest": "1" * 16}, "model": model, "arms": [{"label": arm} for arm in arms]})
+    axes = {axis: {"name": "by-hand"} for axis in AXES}
+    described = [{"label": arm, **axes} for arm in arms]
+    saved.write_run({"workload": {"name": workload, "digest": "1" * 16}, "model": model, "arms": described})
     for arm, rounds in arms.items():
         for number, (cell, steps, requests) in enumerate(rounds, 1):
             with saved.making(arm, number) as folder:

@@ -17,7 +17,8 @@ from cbbench.report.figure import bars, latency, memory, requests, slots
 from cbbench.report.figure.style import RC, where
 from cbbench.results.rounds import SavedRound
 
-MAX_ARMS = 6  # one above another, or as lines in one picture: more cannot be told apart
+MAX_ARMS = 6  # one above another: more are too small to read
+MAX_LINES = 24  # in one picture; each differs from the others in colour or dashes
 DRAWN: dict[str, tuple[str, Callable[[str, list[SavedRound]], Figure]]] = {
     "slots": ("Slots", slots.draw),
     "memory": ("Memory", memory.draw),
@@ -54,8 +55,9 @@ def figure(chosen: list[SavedRound], kind: str) -> Figure:
     left_out = [recorded.arm for recorded in chosen if recorded not in drawn]
     if not drawn:
         raise UserError(f"plot {kind} is made of step records, and {', '.join(left_out)} kept none")
-    if len(drawn) > MAX_ARMS and kind not in ANY_NUMBER:
-        raise UserError(f"plot {kind} shows at most {MAX_ARMS} arms, not {len(drawn)}; choose with --arm, like --arm {drawn[0].arm}")
+    most = MAX_LINES if kind == "latency" else MAX_ARMS
+    if len(drawn) > most and kind not in ANY_NUMBER:
+        raise UserError(f"plot {kind} shows at most {most} arms, not {len(drawn)}; choose with --arm, like --arm {drawn[0].arm}")
     title = f"{said}: {where(drawn[0])}"
     if left_out:
         title += f"\nleft out, no step records: {', '.join(left_out)}"

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from cbbench.report.figure.style import CYCLE, arm_title, legend, lighter, stacked, subtitle, swatch
+from cbbench.report.figure.style import CYCLE, arm_title, legend, lighter, stacked, subtitle, swatch, time_label
 from cbbench.results.rounds import SavedRound
 from cbbench.results.tables import percent
 from cbbench.results.timeline import Floats, Memory, thinned
@@ -39,8 +39,9 @@ def draw(title: str, chosen: list[SavedRound]) -> Figure:
         per_token = recorded.said.get("bytes_per_token")
         if per_token:
             _in_mib(place, per_token / 2**20)
-    axes[0].set_xlim(0, max(recorded.memory.end_s[-1] for recorded in chosen))
-    axes[-1].set_xlabel("seconds")
+    end_s = float(max(recorded.memory.end_s[-1] for recorded in chosen))
+    axes[0].set_xlim(0, end_s)
+    axes[-1].set_xlabel(time_label(axes[-1], chosen, end_s))
     present = [name for name in STYLES if any(recorded.memory.parts[name].any() for recorded in chosen)]
     legend(figure, [swatch(SAID[name], **STYLES[name]) for name in present], columns=3)
     return figure

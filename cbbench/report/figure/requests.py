@@ -7,10 +7,23 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from cbbench.report.figure.style import CYCLE, INK, PALE, arm_title, legend, lighter, rectangles, rows_downwards, stacked, subtitle, swatch
+from cbbench.report.figure.style import (
+    CYCLE,
+    INK,
+    PALE,
+    arm_title,
+    legend,
+    lighter,
+    rectangles,
+    rows_downwards,
+    stacked,
+    subtitle,
+    swatch,
+    time_label,
+)
+from cbbench.results.durations import seconds
 from cbbench.results.metrics import ended_s
 from cbbench.results.rounds import SavedRound
-from cbbench.results.tables import seconds
 from cbbench.results.timeline import Phase
 
 STYLES: dict[Phase, dict[str, Any]] = {
@@ -33,7 +46,7 @@ def draw(title: str, chosen: list[SavedRound]) -> Figure:
         _draw_arm(place, index, recorded)
         names = [f"{_short(r['id'])}  {r['index']}" for r in recorded.requests]
         rows_downwards(place, names, end_s * 1.01, max_named=40)
-    axes[-1].set_xlabel("seconds")
+    axes[-1].set_xlabel(time_label(axes[-1], chosen, end_s))
     phases = [phase for phase in Phase if any(stay.phase is phase for recorded in chosen for stay in recorded.stays)]
     legend(figure, [swatch(str(phase), **STYLES[phase]) for phase in phases])
     return figure

@@ -19,6 +19,7 @@ from cbbench.report.figure.style import (
     stacked,
     subtitle,
     swatch,
+    time_label,
 )
 from cbbench.results.rounds import SavedRound
 from cbbench.results.tables import percent
@@ -46,7 +47,9 @@ def draw(title: str, chosen: list[SavedRound]) -> Figure:
         if lines:
             _draw_steps(place, recorded, num_slots)
         rows_downwards(place, [f"slot {slot}" for slot in range(num_slots)], end_s, max_named=16)
-    axes[-1].set_xlabel("seconds; number and colour: the request" + ("; a white line: a step ends" if lines else ""))
+    axes[-1].set_xlabel(
+        f"{time_label(axes[-1], chosen, end_s)}; number and colour: the request" + ("; a white line: a step ends" if lines else "")
+    )
     present = {span.kind for recorded in chosen for span in recorded.spans}
     legend(figure, [swatch(SAID[kind], facecolor=colour(kind, "#777777"), hatch=HATCH.get(kind)) for kind in Kind if kind in present], 5)
     return figure

@@ -15,8 +15,11 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import FixedLocator, FuncFormatter
 
+from cbbench.results.durations import LONGEST_IN_SECONDS_S, tick_text, ticks
 from cbbench.results.rounds import SavedRound
+from cbbench.results.tables import counts_steps
 
 WIDTH_INCHES = 8.0
 INK = "#222222"
@@ -112,3 +115,14 @@ def rows_downwards(axes: Axes, names: list[str], end_s: float, max_named: int) -
     shown = names if num_rows <= max_named else []
     axes.set_yticks([row + 0.5 for row in range(len(shown))], shown)
     axes.tick_params(axis="y", length=0)
+
+
+def time_label(axes: Axes, chosen: list[SavedRound], end_s: float) -> str:
+    """What the numbers on a time axis from 0 to `end_s` are; of a long run they are written with their units."""
+    if all(counts_steps(recorded.run) for recorded in chosen):
+        return "steps"
+    if end_s <= LONGEST_IN_SECONDS_S:
+        return "seconds"
+    axes.xaxis.set_major_locator(FixedLocator(ticks(end_s, 8)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: tick_text(x)))
+    return "time"

@@ -7,16 +7,14 @@ from typing import Any
 import numpy as np
 
 from cbbench.compare.stats import hodges_lehmann
-from cbbench.report.html.over_time import Drawing, Figure, Json, escaped
-from cbbench.report.html.requests import name
-from cbbench.results.metrics import request_latencies
-from cbbench.results.rounds import SavedRound
+from cbbench.report.html.over_time import STILL, Figure, Json, escaped
+from cbbench.results.durations import seconds, tick_text, ticks
 from cbbench.results.store import Cell, Run
-from cbbench.results.tables import TableRow, number, percent, seconds
-from cbbench.results.timeline import SHARES, thinned
+from cbbench.results.tables import TableRow
+from cbbench.results.timeline import SHARES
+from cbbench.results.units import number, percent
 
 ROW_PX = 34
-STILL = {"fixedrange": True, "zeroline": False}
 SLOTS = {"finished, held": "slot_idle_finished_frac", "starved": "slot_idle_starved_frac", "drained": "slot_idle_drain_frac"}
 MEMORY = {part: key for part, key in SHARES.items() if part != "token states"}
 PADDING = {"prefill padding": "prefill_padding_frac", "decode padding": "decode_padding_frac"}
@@ -47,7 +45,8 @@ def _is_whole(cell: Cell, arm: str) -> bool:
 def throughput(rows: list[TableRow], runs: list[Run]) -> Figure:
     """Output tokens a second: the median over rounds as in the table, and the interval."""
     values = [row.values.get("output_tok_per_s") for row in rows]
-    bar = _bars(rows, "output tok/s", "throughput", values, "%{x:,.4~g} output tok/s")
+    unit = "tok/step" if all(row.counts_steps for row in rows) else "tok/s"
+    bar = _bars(rows, "output tok/s", "throughput", values, f"%{{x:,.4~g}} output {unit}")
     by_name = {run.name: run for run in runs}
     found = [(i, interval(by_name[row.run], row.arm, "output_tok_per_s")) for i, row in enumerate(rows)]
     known = [(i, said) for i, said in found if said]
@@ -57,10 +56,10 @@ def throughput(rows: list[TableRow], runs: list[Run]) -> Figure:
         "error_x": {"type": "data", "symmetric": False, "array": [high - mid for _, (mid, _, high, _) in known],
                     "arrayminus": [mid - low for _, (mid, low, _, _) in known], "thickness": 1.5, "width": 4},
         "customdata": [[number(low), number(high), what] for _, (_, low, high, what) in known],
-        "hovertemplate": "%{customdata[0]} to %{customdata[1]} tok/s<br>%{customdata[2]}<extra></extra>",
+        "hovertemplate": f"%{{customdata[0]}} to %{{customdata[1]}} {unit}<br>%{{customdata[2]}}<extra></extra>",
     }  # fmt: skip
-    texts = [row.status if value is None else f"{number(value)} tok/s" for value, row in zip(values, rows, strict=True)]
-    return _chart("throughput", [bar, *([whiskers] if known else [])], rows, texts, "output tokens a second", None)
+    texts = [row.status if value is None else f"{number(value)} {unit}" for value, row in zip(values, rows, strict=True)]
+    return _chart("throughput", [bar, *([whiskers] if known else [])], rows, texts, f"output {unit}", None)
 
 
 def waste(rows: list[TableRow]) -> list[Figure]:
@@ -90,13 +89,17 @@ def waste(rows: list[TableRow]) -> list[Figure]:
 
 def host_time(rows: list[TableRow]) -> Figure:
     """Seconds inside forward passes and around them."""
-    traces = [_bars(rows, part, "steps", [row.values.get(key) for row in rows], f"{part} %{{x:,.4~g}} s") for part, key in TIME.items()]
+    traces = [_bars(rows, part, "steps", [row.values.get(key) for row in rows], f"{part} %{{text}}") for part, key in TIME.items()]
+    for trace in traces:
+        trace["text"] = [None if value is None else seconds(value) for value in trace["x"]]
     texts = []
     for row in rows:
         model_s, host_s = (row.values.get(key) for key in TIME.values())
         texts.append("-" if model_s is None or host_s is None else f"host {seconds(host_s)} of {seconds(model_s + host_s)}")
-    figure = _chart("time", traces, rows, texts, "seconds in steps", None)
+    figure = _chart("time", traces, rows, texts, "time in steps", None)
     figure.layout["barmode"] = "stack"
+    places = ticks(max((sum(row.values.get(key) or 0.0 for key in TIME.values()) for row in rows), default=0.0), 4)
+    figure.layout["xaxis"] |= {"tickvals": places, "ticktext": [tick_text(place) for place in places]}
     return figure
 
 
@@ -127,42 +130,3 @@ def _captions(row: int, label: str, text: str) -> list[Json]:
     left, right = ({"x": x, "xanchor": anchor, "align": anchor} for x, anchor in ((0, "left"), (1, "right")))
     short = text if len(text) <= 40 else text[:39] + "…"
     return [{**common, **left, "text": escaped(label), "name": "arm"}, {**common, **right, "text": escaped(short), "name": "value"}]
-
-
-def latencies(panels: list[SavedRound], drawing: Drawing) -> list[Figure]:
-    """The share of requests (of gaps for ITL) that took no longer. Customdata: sequence, name."""
-    return [_latency(title, panels, drawing) for title in ("TTFT", "TPOT", "ITL", "E2E")]
-
-
-def _latency(title: str, panels: list[SavedRound], drawing: Drawing) -> Figure:
-    per_arm = [(panel, recorded, samples(recorded, title)) for panel, recorded in enumerate(panels)]
-    known = [found for found in per_arm if found[2]]
-    pooled = [value for _, _, values in known for value, _ in values]
-    is_wide = bool(pooled) and min(pooled) > 0 and max(pooled) > 30 * min(pooled)
-    scale = {"type": "log", "dtick": 1} if is_wide else {"rangemode": "tozero"}
-    xaxis = {**STILL, **scale, "title": {"text": f"{title} (s)", "standoff": 4}}
-    yaxis = {**STILL, "range": [0, 1.03], "tickformat": ".0%"}
-    layout = {"height": 250, "margin": {"l": 46, "r": 10, "t": 8, "b": 40}, "xaxis": xaxis, "yaxis": yaxis}
-    said = "; ".join(f"{recorded.arm} median {seconds(float(np.median([v for v, _ in values])))}" for _, recorded, values in known)
-    traces = [_curve(title, panel, recorded, values, drawing) for panel, recorded, values in known]
-    return Figure(title.lower(), traces, layout, f"{title} by arm. {said or 'Nothing to show.'}")
-
-
-def samples(recorded: SavedRound, title: str) -> list[tuple[float, int]]:
-    """Values (s) of the completed requests with their sequences, ascending."""
-    return sorted((value, r["index"]) for r in recorded.completed for value in request_latencies(r)[f"{title.lower()}_s"])
-
-
-def _curve(title: str, panel: int, recorded: SavedRound, values: list[tuple[float, int]], drawing: Drawing) -> Json:
-    """Thinned, and each followed request's largest value kept."""
-    largest = {index: i for i, (_, index) in enumerate(values)}
-    drawn = thinned(np.array([value for value, _ in values]), drawing.max_points // 3).tolist()
-    kept = sorted({*drawn, *(largest[i] for i in drawing.followed if i in largest)})
-    names = {r["index"]: escaped(name(r)) for r in recorded.requests}
-    took = f"%{{y:.0%}} of {'gaps' if title == 'ITL' else 'requests'} took no longer"
-    template = f"<b>%{{customdata[1]}}</b><br>{escaped(recorded.arm)}<br>{title} %{{x:.4~g}} s<br>{took}<extra></extra>"
-    return {
-        "type": "scatter", "mode": "lines+markers", "name": escaped(recorded.arm), "meta": {"paint": "arm", "kind": title, "panel": panel},
-        "x": [float(f"{values[i][0]:.6g}") for i in kept], "y": [round((i + 1) / len(values), 5) for i in kept], "line": {"shape": "hv"},
-        "customdata": [[values[i][1], names[values[i][1]]] for i in kept], "hovertemplate": template,
-    }  # fmt: skip

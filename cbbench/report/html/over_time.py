@@ -13,13 +13,16 @@ import numpy as np
 
 from cbbench.report.html.bars import Bar, bars
 from cbbench.report.html.requests import name
+from cbbench.results.durations import seconds, tick_text, ticks
 from cbbench.results.metrics import ended_s, ratio
 from cbbench.results.rounds import SavedRound
-from cbbench.results.tables import number, percent, seconds
 from cbbench.results.timeline import IDLE, PARTS, SHARES, Floats, Kind, Phase, thinned
+from cbbench.results.units import number, percent
+from cbbench.results.units import steps as steps_text
 
 Json = dict[str, Any]
 MARGIN = {"l": 58, "r": 10, "t": 6, "b": 24}
+STILL = {"fixedrange": True, "zeroline": False}
 UNTOLD = "not told"  # by a peer: when it began
 
 
@@ -44,6 +47,13 @@ class Drawing:
     followed: list[int]
     max_bars: int
     max_points: int
+    counts_steps: bool = False  # a time is a number of steps
+
+    def time(self, value: float) -> str:
+        return steps_text(value) if self.counts_steps else seconds(value)
+
+    def tick(self, value: float) -> str:
+        return steps_text(value) if self.counts_steps else tick_text(value)
 
 
 def escaped(text: str) -> str:
@@ -51,16 +61,16 @@ def escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
+def time_axis(end: float, drawing: Drawing, most: int = 6) -> Json:
+    """An axis of times from 0 on, which cannot be zoomed."""
+    places = ticks(end, most, decimal=drawing.counts_steps)
+    return {"range": [0, end or 1.0], "tickvals": places, "ticktext": [drawing.tick(place) for place in places]}
+
+
 def over_time(drawing: Drawing, height: int, **yaxis: Any) -> Json:
-    """The layout of everything on the shared time axis: only time can be zoomed."""
-    xaxis = {"range": [0, drawing.reach_s], "ticksuffix": " s", "zeroline": False}
-    return {
-        "height": height,
-        "margin": MARGIN,
-        "xaxis": xaxis,
-        "yaxis": {"fixedrange": True, "zeroline": False, **yaxis},
-        "barmode": "overlay",
-    }
+    """The layout of everything on the shared time axis: only time can be zoomed, and page/draw.js places its ticks."""
+    xaxis = {"range": [0, drawing.reach_s], "zeroline": False}
+    return {"height": height, "margin": MARGIN, "xaxis": xaxis, "yaxis": {**STILL, **yaxis}, "barmode": "overlay"}
 
 
 def slots(recorded: SavedRound, panel: int, drawing: Drawing) -> Figure:
@@ -75,7 +85,7 @@ def slots(recorded: SavedRound, panel: int, drawing: Drawing) -> Figure:
                 f"<b>%{{customdata[1]}}</b><br>{kind} in slot %{{y}}<br>%{{customdata[2]}} steps, %{{customdata[3]}} to %{{customdata[4]}}"
                 "<br>%{customdata[5]} tokens computed<br>%{customdata[6]}<extra></extra>"
             )
-            rows = [_row(bar, names) for bar in chosen]
+            rows = [_row(bar, names, drawing) for bar in chosen]
             traces.append(_spread(str(kind), "slots", [(b.slot, b.start_s, b.end_s) for b in chosen], rows, template, 0.86))
     total = sum(span.num_steps for span in recorded.spans)
     idle = {kind: ratio(sum(span.num_steps for span in recorded.spans if span.kind is kind), total) or 0.0 for kind in IDLE}
@@ -88,9 +98,9 @@ def slots(recorded: SavedRound, panel: int, drawing: Drawing) -> Figure:
     return Figure("slots", traces, over_time(drawing, round(30 + num_slots * row_px), **ticks), label, panel, note)
 
 
-def _row(bar: Bar, names: dict[int, str]) -> list[Any]:
+def _row(bar: Bar, names: dict[int, str], drawing: Drawing) -> list[Any]:
     title = f"{bar.num_spans} short spans together" if bar.num_spans > 1 else "empty" if bar.sequence is None else names[bar.sequence]
-    when = f"{seconds(bar.start_s)} to {seconds(bar.end_s)}, {seconds(bar.end_s - bar.start_s)}"
+    when = f"{drawing.time(bar.start_s)} to {drawing.time(bar.end_s)}, {drawing.time(bar.end_s - bar.start_s)}"
     return [bar.sequence, title, bar.num_steps, bar.first_step, bar.last_step, bar.num_tokens, when, bar.num_spans]
 
 
@@ -127,13 +137,14 @@ def requests(recorded: SavedRound, panel: int, drawing: Drawing) -> Figure:
     traces = []
     for phase, places in found.items():
         if places:
-            rows = [[i, escaped(name(known[i])), seconds(end - start), f"{seconds(start)} to {seconds(end)}"] for i, start, end in places]
+            said = drawing.time
+            rows = [[i, escaped(name(known[i])), said(end - start), f"{said(start)} to {said(end)}"] for i, start, end in places]
             template = f"<b>%{{customdata[1]}}</b><br>{phase} %{{customdata[2]}}<br>%{{customdata[3]}}<extra></extra>"
             width = 0.4 if phase in (Phase.QUEUED, UNTOLD) else 0.86
             traces.append(_spread(phase, "requests", [(row_of[i], start, end) for i, start, end in places], rows, template, width))
     num = len(drawing.followed)
     row_px = 16 if num <= 24 else 9 if num <= 60 else 6
-    label = f"{recorded.arm}: {num} requests from arrival to last token, the last after {seconds(_end_s(recorded))}"
+    label = f"{recorded.arm}: {num} requests from arrival to last token, the last after {drawing.time(_end_s(recorded))}"
     left = len(recorded.requests) - len(known)
     note = f"{len(known)} of {number(len(recorded.requests))} requests: of each run of neighbours the slowest." if left else ""
     layout = over_time(drawing, 30 + num * row_px, **_ticks(drawing.followed, row_px, "#"))
@@ -153,27 +164,35 @@ def memory(recorded: SavedRound, panel: int, drawing: Drawing, highest: float) -
     """Stacked tokens of the cache. A wait between steps is a gap."""
     found = recorded.memory
     times, columns = held(found.start_s, found.end_s, [found.parts[part] for part in PARTS], drawing.max_points)
-    size = recorded.said.get("bytes_per_token")
+    token_bytes = recorded.said.get("bytes_per_token")
     traces = [_area(part, "memory", times, column, "%{y:,.0f} tokens") for part, column in zip(PARTS, columns, strict=True) if any(column)]
     metrics = recorded.metrics
     shares = [(title, metrics[key]) for title, key in SHARES.items() if metrics[key] is not None]
     label = f"{recorded.arm}: reserved memory, on average {', '.join(f'{title} {percent(value)}' for title, value in shares)}"
     layout = over_time(drawing, 190, range=[0, highest * 1.04], title={"text": "tokens"}, tickformat="~s")
-    note = f"A token takes {number(size)} bytes." if size else ""
+    note = f"A token takes {number(token_bytes)} bytes." if token_bytes else ""
+    note = " ".join(part for part in (note, _thinned(len(times), found.start_s, found.end_s)) if part)
     return Figure("memory", traces, layout | {"hovermode": "x unified"}, label, panel, note)
 
 
-def steps(recorded: SavedRound, panel: int, drawing: Drawing, highest_ms: float) -> Figure:
+def steps(recorded: SavedRound, panel: int, drawing: Drawing, longest_s: float) -> Figure:
     """How long each step took, in the model and around it."""
     starts, ends, model_s = (np.array([step[key] for step in recorded.steps]) for key in ("start_s", "end_s", "model_s"))
-    columns = [1000 * model_s, 1000 * np.maximum(ends - starts - model_s, 0)]
+    columns = [model_s, np.maximum(ends - starts - model_s, 0)]
     times, thin = held(starts, ends, columns, drawing.max_points)
-    traces = [_area(part, "steps", times, column, "%{y:,.4~g} ms") for part, column in zip(("model", "host"), thin, strict=True)]
-    label = (
-        f"{recorded.arm}: {len(model_s)} steps, model {seconds(recorded.metrics['model_s'])}, host {seconds(recorded.metrics['host_s'])}"
-    )
-    layout = over_time(drawing, 170, range=[0, highest_ms * 1.04 or 1], title={"text": "ms a step"})
-    return Figure("steps", traces, layout | {"hovermode": "x unified"}, label, panel)
+    traces = [_area(part, "steps", times, column, "%{text}") for part, column in zip(("model", "host"), thin, strict=True)]
+    for trace in traces:
+        trace["text"] = [seconds(value) for value in trace["y"]]
+    totals = (seconds(recorded.metrics[key]) for key in ("model_s", "host_s"))
+    label = f"{recorded.arm}: {len(model_s)} steps, model {next(totals)}, host {next(totals)}"
+    layout = over_time(drawing, 170, title={"text": "a step"}, **time_axis(longest_s * 1.04, drawing, most=4))
+    return Figure("steps", traces, layout | {"hovermode": "x unified"}, label, panel, _thinned(len(times), starts, ends))
+
+
+def _thinned(num_drawn: int, start_s: Floats, end_s: Floats) -> str:
+    waits = int((start_s[1:] > end_s[:-1]).sum())
+    num = len(start_s)
+    return f"{number(num_drawn)} points stand for {number(num)} steps; every peak is kept." if num_drawn < num + waits else ""
 
 
 def held(start_s: Floats, end_s: Floats, columns: list[Floats], num: int) -> tuple[list[float], list[list[float]]]:
@@ -182,7 +201,7 @@ def held(start_s: Floats, end_s: Floats, columns: list[Floats], num: int) -> tup
     times = np.insert(start_s, after, end_s[after - 1])
     whole = [np.insert(column.astype(float), after, 0.0) for column in columns]
     kept = np.unique(np.concatenate([thinned(column, num) for column in whole]))
-    return np.round(times[kept], 6).tolist(), [np.round(column[kept], 4).tolist() for column in whole]
+    return np.round(times[kept], 6).tolist(), [np.round(column[kept], 6).tolist() for column in whole]
 
 
 def _area(part: str, paint: str, times: list[float], values: list[float], template: str) -> Json:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from cbbench.results.metrics import ended_s, request_latencies
 from cbbench.results.rounds import SavedRound
-from cbbench.results.tables import seconds
 
 COLUMNS = ("queued", "TTFT", "TPOT", "E2E", "preempted")
 Record = dict[str, Any]
@@ -35,15 +35,15 @@ def name(request: Record, longest: int = 48) -> str:
     return f"#{request['index']} {identity if len(identity) <= longest else identity[: longest - 1] + '…'}"
 
 
-def told(request: Record) -> list[str]:
+def told(request: Record, time: Callable[[float], str]) -> list[str]:
     """COLUMNS of one request, a dash for what does not exist."""
     own = request_latencies(request)
-    values = [seconds(own[key][0]) if own[key] else "-" for key in ("queue_wait_s", "ttft_s", "tpot_s", "e2e_s")]
+    values = [time(own[key][0]) if own[key] else "-" for key in ("queue_wait_s", "ttft_s", "tpot_s", "e2e_s")]
     preemptions = request["num_preemptions"]
     return [*values, "-" if preemptions is None else str(preemptions)]
 
 
-def describe(panels: list[SavedRound], chosen: list[int]) -> list[Record]:
+def describe(panels: list[SavedRound], chosen: list[int], time: Callable[[float], str]) -> list[Record]:
     """Per followed request its name, its lengths, and `told` of each arm in the order of `panels`."""
     by_index = [{request["index"]: request for request in recorded.requests} for recorded in panels]
     found = []
@@ -51,5 +51,5 @@ def describe(panels: list[SavedRound], chosen: list[int]) -> list[Record]:
         known = [requests.get(index) for requests in by_index]
         first = next(request for request in known if request)
         lengths = f"{first['prompt_tokens']} prompt tokens, up to {first['max_new_tokens']} new"
-        found.append({"index": index, "name": name(first, 80), "lengths": lengths, "told": [told(r) if r else None for r in known]})
+        found.append({"index": index, "name": name(first, 80), "lengths": lengths, "told": [told(r, time) if r else None for r in known]})
     return found

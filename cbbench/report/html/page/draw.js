@@ -2,7 +2,8 @@
 "use strict";
 const groups = JSON.parse(document.getElementById("data").textContent);
 const NUM_REQUEST_COLOURS = 5, NUM_ARM_COLOURS = 6;
-const DASHES = ["solid", "dash", "dot", "dashdot"];
+// With six colours as many lines as a page draws arms, no two alike.
+const DASHES = ["", "8px,4px", "2px,4px", "10px,4px,2px,4px", "16px,5px", "6px,3px,2px,3px,2px,3px", "2px,9px", "14px,4px,6px,4px"];
 const figures = new Map(); // id -> {id, group, kind, panel, data, layout, node, isDrawn, isStale}
 for (const group of Object.values(groups)) {
   Object.assign(group, { followed: null, range: null, showFree: true });
@@ -19,8 +20,9 @@ function mixed(one, other, share) {
   return `rgb(${a.map((value, i) => Math.round(value * share + b[i] * (1 - share))).join(",")})`;
 }
 const requestColour = (sequence) => colour(sequence === null ? "many" : `r${sequence % NUM_REQUEST_COLOURS}`);
-const armColour = (panel) => colour(`r${panel % NUM_ARM_COLOURS}`);
-const armDash = (panel) => DASHES[Math.floor(panel / NUM_ARM_COLOURS) % DASHES.length];
+// `styles` gives each arm its number among the lines: those seen at first have the first, so their colours differ.
+const armColour = (group, panel) => colour(`r${group.styles[panel] % NUM_ARM_COLOURS}`);
+const armDash = (group, panel) => DASHES[Math.floor(group.styles[panel] / NUM_ARM_COLOURS) % DASHES.length];
 
 // kind -> the marker of one bar of a request, for timeline and waterfall alike.
 function requestMarker(kind, sequences) {
@@ -63,8 +65,8 @@ function painted(trace, figure) {
     return { ...trace, marker, ...followedPoints(trace, group, { marker: { opacity: 0.13 } }) };
   }
   if (paint === "arm") {
-    const line = { ...trace.line, color: armColour(panel), dash: armDash(panel), width: 2 };
-    const marker = { color: armColour(panel), size: group.followed === null && trace.x.length <= 60 ? 5 : 2 };
+    const line = { ...trace.line, color: armColour(group, panel), dash: armDash(group, panel) || "solid", width: 2 };
+    const marker = { color: armColour(group, panel), size: group.followed === null && trace.x.length <= 60 ? 5 : 2 };
     const select = followedPoints(trace, group, { marker: { opacity: 0.0 } }, { marker: { size: 12, opacity: 1 } });
     return { ...trace, line, marker, ...select, visible: group.shown.has(panel) };
   }
@@ -109,13 +111,17 @@ function dressed(figure) {
   const titled = ({ title, ...rest }) => ({ ...axis, ...rest, ...(title && { title: { ...title, font: { ...font, color: quiet } } }) });
   const xaxis = titled(layout.xaxis);
   if (figure.panel !== null && group.range) xaxis.range = [...group.range];
+  if (["ttft", "tpot", "itl", "e2e"].includes(figure.kind) && xaxis.type !== "log") xaxis.range = [0, longestShown(figure) * 1.05];
+  if (xaxis.range && !xaxis.tickvals && !xaxis.tickformat) {
+    Object.assign(xaxis, timeTicks(xaxis.range, Math.max(Math.floor(figure.node.clientWidth / 110), 2), group.clock));
+  }
   return {
     ...layout, xaxis, font, shapes: life(figure), showlegend: false, autosize: true,
     yaxis: titled(layout.yaxis),
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     hoverlabel: { bgcolor: colour("tint"), bordercolor: quiet, font, align: "left", namelength: -1 },
     dragmode: figure.panel === null || matchMedia("(pointer: coarse)").matches ? false : "zoom",
-    annotations: captions(layout.annotations ?? [], figure.node.clientWidth),
+    annotations: [...captions(layout.annotations ?? [], figure.node.clientWidth), ...lineNumbers(figure, font)],
   };
 }
 
@@ -126,6 +132,26 @@ function captions(annotations, width) {
     const room = Math.floor((width - 24) / 6.8) - (values.get(note.y) ?? 0) - 2;
     const isLong = note.name === "arm" && note.text.length > room;
     return isLong ? { ...note, text: `${note.text.slice(0, Math.max(room - 1, 6)).replace(/&[a-z]*$/, "")}…` } : note;
+  });
+}
+
+const longestShown = ({ data, group }) => (
+  Math.max(...data.map(({ x, meta: { panel } }) => (group.shown.has(panel) ? x.at(-1) : 0)), 0) || 1
+);
+
+// The number that an arm has in the key, on its line; each at another height, so that none lies over another.
+function lineNumbers({ data, layout, group }, font) {
+  const lines = data.filter((trace) => trace.meta.paint === "arm" && group.shown.has(trace.meta.panel));
+  const isLog = layout.xaxis.type === "log";
+  const middle = ({ x, y }) => x[y.findIndex((share) => share >= 0.5)];
+  const inOrder = lines.length > 1 ? lines.toSorted((a, b) => middle(b) - middle(a)) : [];
+  return inOrder.map(({ meta: { panel }, x, y }, place) => {
+    const height = (place + 0.7) / (inOrder.length + 0.4);
+    const at = x[y.findIndex((share) => share >= height - 1e-9)];
+    return {
+      x: isLog ? Math.log10(at) : at, y: height, text: `<b>${panel + 1}</b>`, showarrow: false, borderpad: 1,
+      bgcolor: colour("paper"), font: { ...font, size: 10, color: armColour(group, panel) },
+    };
   });
 }
 

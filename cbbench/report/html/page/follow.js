@@ -57,9 +57,9 @@ function showTheme() {
   const isDark = document.documentElement.dataset.theme === "dark";
   document.getElementById("theme").textContent = isDark ? "Light" : "Dark";
   for (const line of document.querySelectorAll(".line")) {
-    const panel = Number(line.dataset.arm);
-    line.style.borderColor = armColour(panel);
-    line.style.borderTopStyle = { solid: "solid", dash: "dashed", dot: "dotted", dashdot: "double" }[armDash(panel)];
+    const group = groups[line.closest(".group").id], panel = Number(line.dataset.arm);
+    line.style.stroke = armColour(group, panel);
+    line.style.strokeDasharray = armDash(group, panel).replaceAll("px", "");
   }
 }
 
@@ -82,6 +82,5 @@ document.getElementById("theme").addEventListener("click", () => {
   refresh();
 });
 darkScheme.addEventListener("change", ({ matches }) => { useTheme(matches ? "dark" : "light"); showTheme(); refresh(); });
-addEventListener("beforeprint", drawAll);
 showTheme();
 for (const figure of figures.values()) watcher.observe(figure.node);
